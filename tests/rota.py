@@ -114,6 +114,7 @@ TURNS = (
     Turn("main job, all of the year", 5, _pytest("tests/e2e/test_main_job.py"), ROTA),
     Turn("tutorial", 4, _pytest("-m", "rota", "tests/e2e/test_tutorial.py"), ROTA),
     Turn("installed whole", 8, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "all"} | ROTA),
+    Turn("clean machine", 12, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "machine"} | ROTA),
     Turn("installed core", 2, _pytest("tests/package/test_core_install.py"), ROTA),
     Turn("other Pythons", 12, ("tests/other_pythons.py",)),
     Turn("newest versions", 5, ("tests/newest_versions.py",)),

@@ -31,6 +31,8 @@ with warnings.catch_warnings():
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
+KCAT_LOGS = "broker,topic,metadata,protocol,security,fetch,consumer"
+LOG_CHARACTERS_MAX = 12_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_MS = 1_600_000_000_000
 ATTRIBUTES_LOW_BYTE = 22
@@ -225,8 +227,14 @@ def kafkajs_reads(servers: str, topic: str, count: int) -> list[Written]:
 
 
 def kcat(servers: str, *words: str) -> str:
+    """What kcat prints; one that comes to no end fails the test with what it logged last."""
     settings = [word for pair in librdkafka(servers).items() for word in ("-X", "=".join(pair))]
-    return subprocess.run(["kcat", *settings, *words], capture_output=True, text=True, timeout=60, check=True).stdout
+    command = ["kcat", *settings, "-d", KCAT_LOGS, *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    except subprocess.TimeoutExpired as error:
+        out, log = ((each or b"").decode(errors="replace") for each in (error.stdout, error.stderr))
+        raise AssertionError(f"kcat came to no end:\n{out}\n{log[-LOG_CHARACTERS_MAX:]}") from None
 
 
 def kcat_reads(servers: str, topic: str, count: int) -> list[Written]:

@@ -8,7 +8,6 @@ import pytest
 from installed import Installed
 from local_platform import LocalPlatform
 from made_once import made_once
-from package.package_build import ROOT, build
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,9 +39,4 @@ def demo(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel of this tree, installed outside of it; FLUVIAL_INSTALL=all installs all that it needs, too."""
     whole = os.environ.get("FLUVIAL_INSTALL") == "all"
-
-    def make(folder: Path) -> None:
-        (wheel,) = made_once(tmp_path_factory, "wheel", lambda into: build(ROOT, "wheel", into)).glob("*.whl")
-        Installed(folder).make(wheel, whole=whole)
-
-    return Installed(made_once(tmp_path_factory, "installed", make))
+    return Installed(made_once(tmp_path_factory, "installed", lambda folder: Installed(folder).make(whole=whole)))

@@ -3,26 +3,53 @@ README and tutorial, command by command as the pages have them, from the install
 
 The commands get free ports; nothing else of them is changed, unless FLUVIAL_TEST_SECURED is set: then three brokers are
 started, and `--secure` is said where the platform or the project is made. The clicks of the tutorial are made in a
-browser.
+browser. With FLUVIAL_INSTALL=machine all else happens on a machine that has Python and Java only.
 """
 
 import os
 import re
+import shutil
 import subprocess
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from dagster_page import STEP_SECONDS_MAX, browser_at, chromium, served_by, wait_for_runs
+from clean_machine import CleanMachine, why_none
+from dagster_page import PATIENCE, STEP_SECONDS_MAX, browser_at, chromium, served_by, wait_for_runs
 from free_ports import free_ports_in_a_row
-from installed import Installed
 from local_platform import BROKERS, ROOT, SECURED, free_port
 
 TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
 TUTORIAL_COMMANDS_MAX = 9
 README_COMMANDS_MIN = 10
+
+
+class Machine(Protocol):
+    """Where the commands are run."""
+
+    def workspace(self, name: str) -> Path: ...
+
+    def started(self, *words: str, cwd: Path, more: Mapping[str, str] = {}) -> dict[str, Any]: ...
+
+
+@pytest.fixture(scope="module")
+def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """This one with the wheel in an environment of its own; FLUVIAL_INSTALL=machine makes one that has nothing else."""
+    if os.environ.get("FLUVIAL_INSTALL") != "machine":
+        yield request.getfixturevalue("installed")
+        return
+    if reason := why_none():
+        pytest.fail(reason)
+    made = CleanMachine(tmp_path_factory.mktemp("machine"))
+    try:
+        made.make()
+        yield made
+    finally:
+        shutil.rmtree(made.root, ignore_errors=True)  # three gigabytes
 
 
 def commands(page: Path) -> list[str]:
@@ -35,12 +62,13 @@ def commands(page: Path) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
+def folder(machine: Machine) -> Iterator[Path]:
+    folder = machine.workspace(f"work-{uuid.uuid4().hex[:8]}")
+    yield folder
     # Whatever a failed command left: the platform, the page, a run of it.
     for process in psutil.process_iter():
         try:
-            if str(tmp_path) in " ".join([*process.cmdline(), process.cwd()]) and process.pid != os.getpid():
+            if folder.name in " ".join([*process.cmdline(), process.cwd()]) and process.pid != os.getpid():
                 process.kill()
         except psutil.Error:
             continue
@@ -59,13 +87,11 @@ def as_run(lines: list[str]) -> Iterator[str]:
             yield f"{line} --secure" if SECURED and line.startswith("fluvial init") else line
 
 
-def walk(lines: list[str], folder: Path, environment: dict[str, str]) -> str:
+def walk(lines: list[str], folder: Path, machine: Machine, more: Mapping[str, str] = {}) -> str:
     """Run the lines in one shell, which ends with the first that fails; return what they printed."""
     script = "\n".join(as_run(lines))
     walked = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder,
-        env=environment,
+        **machine.started("bash", "-euo", "pipefail", "-c", script, cwd=folder, more=more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -76,7 +102,7 @@ def walk(lines: list[str], folder: Path, environment: dict[str, str]) -> str:
     return walked.stdout
 
 
-def test_the_readme_runs_as_it_is_written(folder: Path, installed: Installed) -> None:
+def test_the_readme_runs_as_it_is_written(folder: Path, machine: Machine) -> None:
     told = commands(README)
     # What follows adds nodes to the same cluster, which tests of clusters do.
     told = told[: next(place for place, line in enumerate(told) if "--brokers" in line)]
@@ -86,27 +112,28 @@ def test_the_readme_runs_as_it_is_written(folder: Path, installed: Installed) ->
     # As it says of records that violate the contract.
     (rubbish,) = re.findall(r"`(echo rubbish [^`]+)`", README.read_text(encoding="utf-8"))
     refused = f"if {rubbish}; then echo it was taken; exit 1; fi"
-    said = walk([*told, refused, "fluvial status", "fluvial down"], folder, installed.environment)
+    said = walk([*told, refused, "fluvial status", "fluvial down"], folder, machine)
     rows = re.findall(r"(ada|bob)\W+(\d+)\W+([\d.]+)\W+(\w\d)\b", said)
     assert rows == [("ada", "2", "42.5", "a2"), ("bob", "1", "7.25", "b1")], said
     assert {path.name for path in folder.iterdir()} == {".fluvial", "pipelines", "schemas"}
 
 
 @pytest.mark.rota  # five starts of Spark, Dagster's page and a browser
-def test_the_tutorial_runs_as_it_is_written(folder: Path, installed: Installed) -> None:
+def test_the_tutorial_runs_as_it_is_written(folder: Path, machine: Machine) -> None:
     chromium()
     told = commands(TUTORIAL)
     assert told[0] == "fluvial init my_platform"
     assert told[-1] == "dg dev"
     assert len(told) <= TUTORIAL_COMMANDS_MAX
     project = folder / "my_platform"
-    environment = installed.environment | {"DAGSTER_HOME": str(project / ".fluvial" / "dagster")}
-    said = walk(told[:-1], folder, environment)
+    home = {"DAGSTER_HOME": str(project / ".fluvial" / "dagster")}
+    said = walk(told[:-1], folder, machine, home)
     assert said.count("200 orders sent to orders") == 2
     assert "state.customers" in said
 
-    page = [str(installed.bin / "dg"), *told[-1].split()[1:], "--port", str(port := free_port())]
-    with served_by(page, f"http://127.0.0.1:{port}", cwd=project, env=environment) as url:
+    port = free_port()
+    page = machine.started(*told[-1].split(), "--port", str(port), cwd=project, more=home | PATIENCE)
+    with served_by(page.pop("args"), f"http://127.0.0.1:{port}", **page) as url:
         look_at_the_page(url, folder)
 
     warehouse = project / ".fluvial" / "warehouse" / "state"

@@ -334,3 +334,58 @@ def test_a_time_that_is_none_is_refused_in_one_line(views: Views) -> None:
     views.spark.sql("SELECT 'a' AS visitor, now() AS at").write.format("delta").save(views.path("history.named2"))
     with pytest.raises(DeclarationError, match="nobody knows in which order its rows came"):
         materialize(unordered, views.settings, views.spark)
+
+
+def test_a_final_window_is_there_once_and_stays_as_it_is(views: Views) -> None:
+    mart = by_hour(tumbling("at", "1 hour", watermark="10 minutes", lateness="20 minutes", emit="final"))
+    views.add(("ann", "10:05", 1), ("bob", "10:50", 1), ("ann", "11:29", 1))
+    views.refresh(mart)
+    assert views.hours(mart) == {}
+    # A row of the open hour changes nothing yet; 20 and 10 minutes after its end the hour is there.
+    views.add(("ann", "10:59", 1))
+    views.refresh(mart)
+    assert views.hours(mart) == {}
+    views.add(("cid", "11:30", 1))
+    stamp = views.refresh(mart)
+    assert stamp.refresh is not None
+    assert (stamp.refresh.road, stamp.refresh.keys) == ("keys", 2)
+    assert views.hours(mart) == {("ann", "10:00"): 2, ("bob", "10:00"): 1}
+    assert "windows that end by 2025-03-01 11:00:00 UTC are final" in "\n".join(
+        as_lines(explain(mart, views.settings, views.spark))
+    )
+
+    # The first row of another partition is late for it, and holds the next hours back.
+    views.add(("dan", "10:30", 1), partition=1)
+    views.add(("cid", "15:00", 1))
+    views.refresh(mart)
+    assert views.hours(mart) == {("ann", "10:00"): 2, ("bob", "10:00"): 1}
+    assert views.late() == [("10:30", "10:00", "11:20")]
+    views.add(("dan", "12:31", 1), partition=1)
+    views.refresh(mart)
+    assert views.hours(mart) == {
+        ("ann", "10:00"): 2, ("bob", "10:00"): 1, ("ann", "11:00"): 1, ("cid", "11:00"): 1,
+    }  # fmt: skip
+    assert views.is_exact(mart)
+    # A correction of the history is no late row.
+    views.change("DELETE FROM {views} WHERE visitor = 'ann'")
+    views.refresh(mart)
+    assert views.hours(mart) == {("bob", "10:00"): 1, ("cid", "11:00"): 1}
+    assert views.late() == [("10:30", "10:00", "11:20")]
+    assert views.is_exact(mart)
+
+
+def test_a_final_session_is_joined_by_no_later_row(views: Views) -> None:
+    window = session("at", "30 minutes", watermark="0 minutes", emit="final")
+    mart = aggregate(VIEWS, name="visits", by="visitor", fields={"n": count()}, window=window)
+    views.add(("ann", "10:00", 1), ("ann", "10:20", 1), ("bob", "11:19", 1))
+    views.refresh(mart)
+    # The session ends at 10:50; a row of 10:50 is not late when the watermark is at 11:19, and joins it.
+    assert views.hours(mart) == {}
+    views.add(("ann", "10:50", 1), ("bob", "11:50", 1), ("ann", "11:20", 1))
+    views.refresh(mart)
+    assert views.hours(mart) == {("ann", "10:00"): 3}, "the row of 11:20 is late"
+    views.add(("bob", "12:20", 1))
+    views.refresh(mart)
+    assert views.hours(mart) == {("ann", "10:00"): 3, ("bob", "11:19"): 1}
+    assert views.frame("late.visits").count() == 1
+    assert views.is_exact(mart)

@@ -4,13 +4,14 @@ here in plain Python, one row after the other in the order of the log.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 from fluvial.tables import TimeWindows, hopping, session, tumbling
+from fluvial.tables.declare.windows import Emit
 
 EVENTS = "history.events"
 EVENT_COLUMNS = "_partition int, _offset bigint, id bigint, visitor string, amount int, at timestamp"
@@ -64,13 +65,14 @@ class Topic:
         )
 
 
-def random_windows(random: Random, kind: str) -> TimeWindows:
-    """Windows of a kind, with a watermark or without."""
+def random_windows(random: Random, kind: str, emit: Emit) -> TimeWindows:
+    """Windows of a kind, those that change often with a watermark."""
     words: dict[str, Any] = {}
-    if random.random() < 0.8:
+    if emit == "final" or random.random() < 0.9:
         words["watermark"] = random.choice(("0 minutes", "10 minutes", "30 minutes"))
         if random.random() < 0.6:
             words["lateness"] = random.choice(("0 minutes", "30 minutes", "1 hour"))
+        words["emit"] = emit
     match kind:
         case "tumbling":
             return tumbling("at", random.choice(("10 minutes", "1 hour")), **words)
@@ -84,8 +86,16 @@ def random_windows(random: Random, kind: str) -> TimeWindows:
 Placed = tuple[Event, datetime, datetime]
 
 
-def placed(windows: TimeWindows, events: Iterable[Event]) -> tuple[list[Placed], list[Placed]]:
-    """The events with each window that they lie in, of sessions that which they would have alone: in time, and late."""
+Place = tuple[int, int, datetime]
+"""Partition and offset of an event, and the beginning of a window."""
+
+
+def placed(
+    windows: TimeWindows, events: Iterable[Event], known_late: Collection[Place] = ()
+) -> tuple[list[Placed], list[Placed]]:
+    """
+    The events with each window that they lie in, of sessions that which they would have alone: in time, and late.
+    """
     in_time, late = [], []
     greatest: dict[int, datetime] = {}
     for event in sorted(events, key=lambda each: (each.partition, each.offset)):
@@ -99,6 +109,7 @@ def placed(windows: TimeWindows, events: Iterable[Event]) -> tuple[list[Placed],
                 and passed is not None
                 and end + windows.lateness <= passed - windows.watermark
             )
+            is_late = is_late or (event.partition, event.offset, start) in known_late
             (late if is_late else in_time).append((event, start, end))
         greatest[event.partition] = event.at if passed is None else max(passed, event.at)
     return in_time, late
@@ -140,17 +151,32 @@ def _as_one(group: Sequence[Placed]) -> list[Placed]:
 Row = tuple[str | None, datetime, datetime, int, int, list[int]]
 
 
-def expected_rows(windows: TimeWindows, events: Iterable[Event]) -> list[Row]:
-    """By visitor and window: the number of events, the sum of their amounts, and their ids."""
-    in_time, _ = placed(windows, events)
+def expected_rows(
+    windows: TimeWindows, events: Iterable[Event], known_late: Collection[Place] = (), final: datetime | None = None
+) -> list[Row]:
+    """By visitor and window, of those that are final: the number of events, the sum of their amounts, and their ids."""
+    in_time, _ = placed(windows, events, known_late)
     groups: Mapping[Any, list[Event]] = defaultdict(list)
     for event, start, end in sessions(in_time) if windows.is_session else in_time:
-        groups[event.visitor, start, end].append(event)
+        if windows.emit != "final" or (final is not None and end <= final):
+            groups[event.visitor, start, end].append(event)
     rows = [
         (*key, len(own), sum(each.amount for each in own), sorted(each.id for each in own))
         for key, own in groups.items()
     ]
     return sorted(rows, key=str)
+
+
+def final_until(windows: TimeWindows, events: Sequence[Event]) -> datetime | None:
+    """Until when windows are final, as far as these events tell."""
+    greatest: dict[int, datetime | None] = {}
+    for event in events:
+        times = [at for at in (greatest.get(event.partition), event.at) if at is not None]
+        greatest[event.partition] = max(times, default=None)
+    least = [at for at in greatest.values() if at is not None]
+    if windows.watermark is None or not least or len(least) < len(greatest):
+        return None
+    return min(least) - windows.watermark - windows.lateness - (windows.size if windows.is_session else timedelta())
 
 
 def late_places(windows: TimeWindows, events: Iterable[Event]) -> list[tuple[int, int, datetime, datetime]]:

@@ -52,12 +52,14 @@ class Watermarks:
 
     `seen` has by input and by partition of its topic the greatest offset, and the greatest time in microseconds of Unix
     time, None where no row has one. `late` is the version of the table of late rows that goes with the inputs'
-    versions, None in the stamp of that table itself; it has `rows`.
+    versions, None in the stamp of that table itself; it has `rows`. Windows that ended at `final` or before, in
+    microseconds, take no more rows; None where all may.
     """
 
     seen: Mapping[str, Mapping[int, tuple[int, int | None]]]
     rows: int
     late: InputVersion | None = None
+    final: int | None = None
 
     def as_body(self) -> dict[str, Any]:
         """
@@ -69,6 +71,8 @@ class Watermarks:
         }
         if self.late is not None:
             body["late"] = {"version": self.late.version, "commit": self.late.commit}
+        if self.final is not None:
+            body["final"] = self.final
         return body
 
     @classmethod
@@ -84,6 +88,7 @@ class Watermarks:
             },
             rows=body["rows"],
             late=None if late is None else InputVersion(version=late["version"], commit=late["commit"]),
+            final=body.get("final"),
         )
 
 

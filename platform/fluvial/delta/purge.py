@@ -19,7 +19,7 @@ from fluvial.delta.jvm import forget_log
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.row_swap import checkpoint
 from fluvial.delta.snapshot import read_snapshot
-from fluvial.spark.connect import is_client
+from fluvial.spark.connect import is_client, parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,6 +69,8 @@ def vacuum(session: "SparkSession", path: str) -> Vacuumed:
     table's own: its settings are changed.
     """
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    # As many tasks list the folders, ten thousand of them unless it is said, and a table has one folder.
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(2 * parallelism(session)))
     # Its two commits would stand above the stamp, and say nothing that is needed.
     session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
     files = True

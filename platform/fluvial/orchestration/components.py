@@ -122,10 +122,11 @@ class WindowsOf(dg.Model):
     every: Annotated[str | None, Field(description="Of hopping windows how often one begins.")] = None
     watermark: Annotated[str | None, Field(description="How far out of order records may come.")] = None
     lateness: Annotated[str | None, Field(description="How long after that they still change their window.")] = None
+    emit: Literal["changes", "final"] = "changes"
 
     def made(self, table: str) -> tables.TimeWindows:
         """The windows as a declaration takes them."""
-        words: dict[str, Any] = {"watermark": self.watermark, "lateness": self.lateness}
+        words: dict[str, Any] = {"watermark": self.watermark, "lateness": self.lateness, "emit": self.emit}
         if self.kind == "hopping":
             if self.every is None:
                 raise DeclarationError(f"windows of {table}: hopping windows need every: say how often one begins")

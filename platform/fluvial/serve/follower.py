@@ -30,6 +30,7 @@ class Follower:
         self.warehouse = warehouse
         self.failures: dict[str, str] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fluvial-serve")
+        self.is_stopping = False
         self._at_work = 0
         self._opening: dict[str, asyncio.Task[View]] = {}
         self._changed: dict[str, asyncio.Event] = {}
@@ -60,13 +61,19 @@ class Follower:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or not await self.changed(table, left):
                 break
+            if self.is_stopping:
+                raise BusyError("the server is stopping")
             view = await self.held(table)
         return view
 
     async def changed(self, table: ServedTable, seconds: float) -> bool:
         """
         Wait until another version is held than now, for so many seconds at most; return whether one is.
+
+        It is over, too, when the server is stopping.
         """
+        if self.is_stopping:
+            return True
         event = self._changed.setdefault(table.name, asyncio.Event())
         try:
             async with asyncio.timeout(seconds):
@@ -86,6 +93,14 @@ class Follower:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._at_work -= 1
+
+    def stop(self) -> None:
+        """
+        Wake all who wait, as there will be no other version.
+        """
+        self.is_stopping = True
+        for event in self._changed.values():
+            event.set()
 
     def close(self) -> None:
         """

@@ -69,14 +69,16 @@ async def serve_rows(
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(follower.run())
             opening = tasks.create_task(open_all())
+            address = (listening.host, listening.port)
+            serving = tasks.create_task(
+                serve(app, *address, tls=listening.tls, started=started, hosts=lambda: listening.hosts)
+            )
             try:
-                await serve(
-                    app, listening.host, listening.port, tls=listening.tls, started=started,
-                    hosts=lambda: listening.hosts,
-                )  # fmt: skip
+                await asyncio.shield(serving)
             finally:
-                following.cancel()
-                opening.cancel()
+                follower.stop()
+                for task in (following, opening, serving):
+                    task.cancel()
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

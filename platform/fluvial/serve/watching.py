@@ -43,6 +43,8 @@ async def watched(
         while table.held is view and not await service.follower.changed(table, HEARTBEAT_S):
             # So that a connection that is gone is noticed.
             yield b":\n\n"
+        if service.follower.is_stopping:
+            return
 
 
 async def _now(service: Service, view: View, key: Sequence[Any], columns: Sequence[str]) -> str:

@@ -174,7 +174,8 @@ class Pipeline:
         """
         Whether the rows of an aggregate can be made from the rows that changed alone: windows must not move by them.
         """
-        return self.aggregation is not None and not any(each.is_session for each in self.windows.values())
+        moved = (each.is_session or each.emit == "final" for each in self.windows.values())
+        return self.aggregation is not None and not any(moved)
 
     def __call__(self, *frames: Any) -> Any:
         return self.transform(*map(self.in_windows, self.inputs, frames))
@@ -457,6 +458,9 @@ def _check_topic(topic: str) -> None:
 
 
 def checked_name(name: str | None, default: str, what: str) -> str:
+    """
+    Return the name of a table, by default the topic's or function's; raise DeclarationError for what cannot be one.
+    """
     if name is None:
         return table_name_of(default)
     if not is_table_name(name):

@@ -66,6 +66,8 @@ def pipeline(
     key = _checked_key(what, key)
     windows = MappingProxyType(dict(windows or {}))
     check_windows(what, windows, list(inputs))
+    if any(each.emit == "final" for each in windows.values()):
+        _check_final(what, inputs, windows, pinned or {})
     paths = MappingProxyType(_paths(what, inputs, key, windows))
     if any(not each.is_session for each in windows.values()):
         key = (*key, WINDOW_START)
@@ -107,6 +109,17 @@ def _checked_pinned(what: str, inputs: Collection[str], pinned: Mapping[str, int
         if not isinstance(version, int) or isinstance(version, bool) or version < 0:
             raise DeclarationError(f"{what}: {table} is pinned to {version!r}: write a version of it, from 0")
     return dict(pinned)
+
+
+def _check_final(
+    what: str, inputs: Collection[str], windows: Mapping[str, TimeWindows], pinned: Mapping[str, int]
+) -> None:
+    for table in inputs:
+        if table not in windows and table not in pinned:
+            raise DeclarationError(
+                f"{what}: {table} may change, and with it windows that are final: pin it to a version, as in "
+                f'pinned={{"{table}": 12}}, or give it windows as well'
+            )
 
 
 def _paths(

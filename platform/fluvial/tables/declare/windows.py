@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from fluvial.tables.declare.declarations import DeclarationError, checked_duration
 
@@ -29,6 +29,7 @@ PARTITION, OFFSET = "_partition", "_offset"
 WINDOWS_MAX = 1000
 """A row lies in so many windows at most."""
 _NEW = "_fluvial_new"
+Emit = Literal["changes", "final"]
 _NOTHING = timedelta(0)
 
 
@@ -49,7 +50,8 @@ class TimeWindows:
 
     `size` is their length, of sessions the gap that ends one. They begin at multiples of `every` since 1970 in UTC.
     Without a `watermark`, the delay of it, no row is late. A row with a `reach` lies in the windows of the moments from
-    `reach[1]` to `reach[0]` before its own time, in which what it is joined with happens.
+    `reach[1]` to `reach[0]` before its own time, in which what it is joined with happens. With `emit` "final" a window
+    is there once the watermarks of all partitions have passed its end by `lateness`, of sessions by `size` more.
     """
 
     kind: WindowKind
@@ -59,6 +61,7 @@ class TimeWindows:
     watermark: timedelta | None = None
     lateness: timedelta = _NOTHING
     reach: tuple[timedelta, timedelta] | None = None
+    emit: Emit = "changes"
 
     @property
     def is_session(self) -> bool:
@@ -68,17 +71,25 @@ class TimeWindows:
         return self.kind is WindowKind.SESSION
 
     @property
-    def shape(self) -> tuple[WindowKind, timedelta, timedelta]:
+    def grace(self) -> timedelta:
+        """
+        How far the watermark must have passed the end of a window that no row will change: one that comes later and is
+        not late may still join a session of which it is no more than `size` away.
+        """
+        return self.lateness + (self.size if self.is_session else _NOTHING)
+
+    @property
+    def shape(self) -> tuple[WindowKind, timedelta, timedelta, Emit]:
         """
         What the windows of all inputs of a table must have the same.
         """
-        return self.kind, self.size, self.every
+        return self.kind, self.size, self.every, self.emit
 
     def __str__(self) -> str:
         every = f" every {_words(self.every)}" if self.kind is WindowKind.HOPPING else ""
         late = ""
         if self.watermark is not None:
-            late = f", watermark {_words(self.watermark)}, lateness {_words(self.lateness)}"
+            late = f", watermark {_words(self.watermark)}, lateness {_words(self.lateness)}, {self.emit}"
         reach = "" if self.reach is None else f", reaching {_words(self.reach[0])} to {_words(self.reach[1])}"
         return f"{self.kind} {self.time} {_words(self.size)}{every}{reach}{late}"
 
@@ -190,32 +201,43 @@ class TimeWindows:
         return -(-self.size // self.every)
 
 
-def tumbling(time: str, size: str, *, watermark: str | None = None, lateness: str | None = None) -> TimeWindows:
+def tumbling(
+    time: str, size: str, *, watermark: str | None = None, lateness: str | None = None, emit: Emit = "changes"
+) -> TimeWindows:
     """
     Windows of `size`, such as "1 hour", one after the other, over `time`, a column or SQL expression.
 
     `watermark` is how far behind the greatest time a record may be and still be in order; a window takes rows until
     the watermark of their partition has passed its end by `lateness`. Later ones are kept in the table `late.<name>`.
+    With `emit="final"` the table has a window once that holds of all partitions, and no later record changes it.
     """
-    return _windows(WindowKind.TUMBLING, time, size, size, watermark=watermark, lateness=lateness)
+    return _windows(WindowKind.TUMBLING, time, size, size, watermark=watermark, lateness=lateness, emit=emit)
 
 
 def hopping(
-    time: str, size: str, every: str, *, watermark: str | None = None, lateness: str | None = None
+    time: str,
+    size: str,
+    every: str,
+    *,
+    watermark: str | None = None,
+    lateness: str | None = None,
+    emit: Emit = "changes",
 ) -> TimeWindows:
     """
     Windows of `size` that begin `every` so often, so that a row lies in several; else as :func:`tumbling`.
     """
-    return _windows(WindowKind.HOPPING, time, size, every, watermark=watermark, lateness=lateness)
+    return _windows(WindowKind.HOPPING, time, size, every, watermark=watermark, lateness=lateness, emit=emit)
 
 
-def session(time: str, gap: str, *, watermark: str | None = None, lateness: str | None = None) -> TimeWindows:
+def session(
+    time: str, gap: str, *, watermark: str | None = None, lateness: str | None = None, emit: Emit = "changes"
+) -> TimeWindows:
     """
     Windows of rows of the same key, each at most `gap` after the one before; a window ends `gap` after its last row.
 
     A row is late by the window that it would have alone. Else as :func:`tumbling`.
     """
-    return _windows(WindowKind.SESSION, time, gap, gap, watermark=watermark, lateness=lateness)
+    return _windows(WindowKind.SESSION, time, gap, gap, watermark=watermark, lateness=lateness, emit=emit)
 
 
 def micros(length: timedelta) -> int:
@@ -226,14 +248,17 @@ def micros(length: timedelta) -> int:
 
 
 def _windows(
-    kind: WindowKind, time: str, size: str, every: str, *, watermark: str | None, lateness: str | None
+    kind: WindowKind, time: str, size: str, every: str, *, watermark: str | None, lateness: str | None, emit: Emit
 ) -> TimeWindows:
     what = f"{kind}({time!r}, {size!r})"
     if not isinstance(time, str) or not time.strip():
         raise DeclarationError(f"{what}: the time is {time!r}: name a column, or write a line of SQL")
-    if watermark is None and lateness is not None:
+    if emit not in get_args(Emit):
+        raise DeclarationError(f'{what}: emit is {emit!r}: write emit="changes" or emit="final"')
+    if watermark is None and (lateness is not None or emit == "final"):
+        argument = "lateness" if lateness is not None else 'emit="final"'
         raise DeclarationError(
-            f'{what}: lateness counts from a watermark, and there is none: add it, as in watermark="10 minutes"'
+            f'{what}: {argument} counts from a watermark, and there is none: add it, as in watermark="10 minutes"'
         )
     made = TimeWindows(
         kind=kind,
@@ -242,6 +267,7 @@ def _windows(
         every=checked_duration(what, "every", every),
         watermark=None if watermark is None else checked_duration(what, "watermark", watermark, least=0),
         lateness=_NOTHING if lateness is None else checked_duration(what, "lateness", lateness, least=0),
+        emit=emit,
     )
     if made.every > made.size:
         raise DeclarationError(
@@ -276,7 +302,7 @@ def check_windows(what: str, windows: Mapping[str, TimeWindows], inputs: Sequenc
         shapes.add(each.shape)
     if len(shapes) > 1:
         said = "; ".join(f"{table}: {each}" for table, each in windows.items())
-        raise DeclarationError(f"{what}: the windows of its inputs must be alike in kind and size ({said})")
+        raise DeclarationError(f"{what}: the windows of its inputs must be alike in kind, size and emit ({said})")
 
 
 def _named(frame: "DataFrame", kind: str) -> str:

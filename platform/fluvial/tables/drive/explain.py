@@ -77,7 +77,7 @@ class Explanation:
     `again` says of an aggregate's fields when the rows of a key are read. `looked_up` has, of a table that can follow
     the changed rows of some inputs, the other ones and why a change of theirs runs the full query. `watermarks` has for
     inputs with one where it is, by partition of the topic (UTC), and `late` the table of late rows and their number, as
-    the last refresh left them.
+    the last refresh left them; windows that are only there when they are final are so until `final`.
     """
 
     table: str
@@ -93,6 +93,7 @@ class Explanation:
     has_key: bool = True
     watermarks: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     late: tuple[str, int] | None = None
+    final: str | None = None
 
 
 def explain(declaration: Declaration, settings: "Settings", spark: "SparkSession") -> Explanation:
@@ -197,6 +198,7 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
         again=again,
         watermarks=_watermarks(declaration, made),
         late=_late(declaration, made),
+        final=_final(made),
     )
 
 
@@ -208,11 +210,20 @@ def _watermarks(declaration: Pipeline, made: Made | None) -> dict[str, dict[int,
         windows = declaration.windows.get(table)
         if windows is not None and windows.watermark is not None:
             found[table] = {
-                partition: f"{_EPOCH + timedelta(microseconds=time) - windows.watermark:%Y-%m-%d %H:%M:%S} UTC"
+                partition: _shown(_EPOCH + timedelta(microseconds=time) - windows.watermark)
                 for partition, (_, time) in sorted(seen.items())
                 if time is not None
             }
     return found
+
+
+def _final(made: Made | None) -> str | None:
+    marks = None if made is None else made.stamp.watermarks
+    return None if marks is None or marks.final is None else _shown(_EPOCH + timedelta(microseconds=marks.final))
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _late(declaration: Pipeline, made: Made | None) -> tuple[str, int] | None:
@@ -307,6 +318,8 @@ def as_lines(explanation: Explanation) -> list[str]:
             least = partitions[behind]
             slow = "" if least == first else f"; partition {behind} is behind, at {least}"
             lines.append(f"  watermark of {table}: {first}{slow}")
+    if explanation.final is not None:
+        lines.append(f"  windows that end by {explanation.final} are final")
     if explanation.late is not None and explanation.late[1]:
         lines.append(f"  {explanation.late[1]:,} rows came too late for a window: {explanation.late[0]}")
     last = explanation.last

@@ -179,6 +179,7 @@ class KeyPlanner:
             {table: at.version for table, at in self._mart.wanted.inputs.items()},
             few=work.changed <= ROWS_HERE_MAX,
             keys=inputs.keys,
+            also=inputs.newly_final(self._mart.since),
         )
         pruned, read = {}, work.read
         for table, path in self.declaration.paths.items():

@@ -7,7 +7,7 @@ not tell, all rows are judged again. Both come to the same rows, so a run that i
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from fluvial.delta.errors import OvertakenError
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import InputVersion, Made, MartStamp, Watermarks, newest_made
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT
-from fluvial.spark.session import register_table
+from fluvial.spark.session import know_table
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.declare.windows import TimeWindows
@@ -27,7 +27,16 @@ from fluvial.tables.plan.changed_keys import (
     explain_lost_changes,
     read_changes,
 )
-from fluvial.tables.plan.late_rows import LATE_COLUMNS, Seen, arrived, late_rows, may_be_late, seen_after
+from fluvial.tables.plan.late_rows import (
+    LATE_COLUMNS,
+    Seen,
+    arrived,
+    final_until,
+    kept_late,
+    late_rows,
+    may_be_late,
+    seen_after,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,10 +89,13 @@ class LateTable:
             version = log.newest_version()
             own = None if version is None else newest_made(log)
             since = None if anew else self._since(own, made, wanted)
-            found = self._judged(since, wanted)
+            final = None if anew or made is None or made.stamp.key != wanted.key else _final_of(made.stamp)
+            found = self._judged(since, wanted, final)
             marks = self._written(found, wanted, version, own, since)
             if marks is None:
                 continue
+            marks = replace(marks, final=self._final(marks, final))
+            know_table(self.session, self.table, log.path)
             more = marks.rows - (0 if since is None or since.watermarks is None else since.watermarks.rows)
             if more > 0:
                 say(f"{self.declaration.table}: {more:,} more rows came too late for a window: {self.table} has them")
@@ -92,9 +104,10 @@ class LateTable:
 
     def whole(self, wanted: MartStamp) -> "DataFrame | None":
         """
-        What is late at the versions of `wanted`, judged from the beginning; None where there is no row. Writes nothing.
+        What is late at the versions of `wanted` by the watermarks alone, judged from the beginning; None where no input
+        has one. Writes nothing.
         """
-        return self._whole(wanted).late
+        return self._whole(wanted, None).late
 
     def read(self, watermarks: Watermarks) -> "DataFrame | None":
         """
@@ -137,18 +150,27 @@ class LateTable:
         at = InputVersion(version=own.commit.version, commit=own.commit.txn_id)
         return made.stamp if made is not None and marks is not None and marks.late == at else own.stamp
 
-    def _judged(self, since: MartStamp | None, wanted: MartStamp) -> _Judged:
+    def _final(self, marks: Watermarks, before: int | None) -> int | None:
+        """Until when windows are final, never sooner than before."""
+        if any(windows.emit != "final" for _, windows in self._inputs):
+            return None
+        found = [final_until(windows, marks.seen[table]) for table, windows in self._inputs]
+        known = [each for each in found if each is not None]
+        now = min(known) if len(known) == len(found) else None
+        return max((each for each in (now, before) if each is not None), default=None)
+
+    def _judged(self, since: MartStamp | None, wanted: MartStamp, final: int | None) -> _Judged:
         if since is not None:
             try:
                 with explain_lost_changes():
-                    found = self._appended(since, wanted)
+                    found = self._appended(since, wanted, final)
             except UnreadableChangesError:
                 found = None
             if found is not None:
                 return found
-        return self._whole(wanted)
+        return self._whole(wanted, final)
 
-    def _appended(self, since: MartStamp, wanted: MartStamp) -> _Judged | None:
+    def _appended(self, since: MartStamp, wanted: MartStamp, final: int | None) -> _Judged | None:
         """Of rows that came alone; None where others changed, or some came below the offsets that were seen."""
         assert since.watermarks is not None, "it is the stamp of a table with watermarks"
         seen, late = {}, []
@@ -168,18 +190,23 @@ class LateTable:
             if any(each.first <= before[number][0] for number, each in came.items() if number in before):
                 return None
             seen[table] = seen_after(before, came)
-            if may_be_late(windows, before, came):
-                late.append(late_rows(windows, table, rows, before))
+            if may_be_late(windows, before, came, final):
+                late.append(late_rows(windows, table, rows, before, final))
         return _Judged(seen=seen, late=_together(late), whole=False)
 
-    def _whole(self, wanted: MartStamp) -> _Judged:
+    def _whole(self, wanted: MartStamp, final: int | None) -> _Judged:
         seen, late = {}, []
+        version = self.log.newest_version()
         for table, windows in self._inputs:
             rows = read_input(self.session, self.warehouse.path(table), wanted.inputs[table].version)
             windows.check(rows, f'pipeline("{self.declaration.name}")', table)
             came = arrived(windows, rows)
             seen[table] = seen_after({}, came)
-            late.append(late_rows(windows, table, rows, {}))
+            found = late_rows(windows, table, rows, {})
+            if final is not None and version is not None:
+                held = read_input(self.session, self.log.path, version)
+                found = found.unionByName(kept_late(windows, table, rows, late=found, held=held, final=final))
+            late.append(found)
         return _Judged(seen=seen, late=_together(late), whole=True)
 
     def _written(
@@ -218,8 +245,6 @@ class LateTable:
             late.unpersist()
         if commit is None:
             return None
-        if version is None:
-            register_table(self.session, self.table, path)
         at = InputVersion(version=commit.version, commit=commit.txn_id)
         return Watermarks(seen=marks.seen, rows=marks.rows, late=at)
 
@@ -239,6 +264,10 @@ def has_watermarks(declaration: Pipeline) -> bool:
     Whether rows of a pipeline's inputs may be late.
     """
     return any(each.watermark is not None for each in declaration.windows.values())
+
+
+def _final_of(stamp: MartStamp) -> int | None:
+    return None if stamp.watermarks is None else stamp.watermarks.final
 
 
 def _together(frames: "list[DataFrame]") -> "DataFrame | None":

@@ -13,11 +13,12 @@ from fluvial.delta.mart_stamp import InputVersion, MartStamp, newest_made
 from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
+from fluvial.tables.declare.windows import WINDOW_START
 from fluvial.tables.drive.comparison import SHOWN_MAX, Difference, NotBuiltError, Verdict, comparable, same_value
 from fluvial.tables.drive.late_table import LateTable, late_table_of
 from fluvial.tables.drive.pipeline_inputs import code_version, read_input, transformed
 from fluvial.tables.drive.windowed_inputs import all_on_time
-from fluvial.tables.plan.late_rows import LATE_COLUMNS
+from fluvial.tables.plan.late_rows import LATE_COLUMNS, LATE_PLACE
 from fluvial.tables.publishing.changes import LostVersionError, explain_lost_files, read_version
 
 if TYPE_CHECKING:
@@ -44,15 +45,16 @@ def verify_pipeline(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSe
     _check_code(declaration, made.stamp)
     with session_of_its_own(spark) as session:
         frames = []
+        late = _recorded_late(declaration, warehouse, session, made.stamp)
         for table, at in made.stamp.inputs.items():
             path = warehouse.path(table)
             _check_input(declaration, TableLog(session, path), table, at)
-            frames.append(all_on_time(declaration, table, read_version(session, path, at.version)))
+            frames.append(all_on_time(declaration, table, read_version(session, path, at.version), made.stamp, late))
         table = read_input(session, log.path, version)
         try:
             with explain_lost_files():
                 rows, different, shown, close = _compared(declaration, transformed(declaration, frames), table)
-                late = _late_difference(declaration, warehouse, session, made.stamp)
+                wrong = _late_difference(declaration, warehouse, session, made.stamp, late)
         except LostVersionError as error:
             raise _lost(declaration, "files of an input are gone (VACUUM)") from error
     return Verdict(
@@ -60,28 +62,41 @@ def verify_pipeline(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSe
         version=version,
         ranges={},
         rows=rows,
-        different=different + len(late),
-        differences=(*late, *shown),
+        different=different + len(wrong),
+        differences=(*wrong, *shown),
         inputs={table: at.version for table, at in made.stamp.inputs.items()},
         close=tuple(close),
     )
 
 
-def _late_difference(
+def _recorded_late(
     declaration: Pipeline, warehouse: Warehouse, session: "SparkSession", stamp: MartStamp
+) -> "DataFrame | None":
+    """The late rows that a stamp names; None where rows of no input can be late."""
+    if stamp.watermarks is None or stamp.watermarks.late is None:
+        return None
+    table = LateTable(declaration=declaration, warehouse=warehouse, session=session)
+    return read_version(session, table.log.path, stamp.watermarks.late.version).select(*LATE_COLUMNS)
+
+
+def _late_difference(
+    declaration: Pipeline, warehouse: Warehouse, session: "SparkSession", stamp: MartStamp, held: "DataFrame | None"
 ) -> list[Difference]:
-    """What the table of late rows that goes with a stamp has otherwise than the inputs tell."""
-    marks = stamp.watermarks
-    if marks is None or marks.late is None:
+    """What the late rows that are `held` with a stamp have otherwise than the inputs tell."""
+    if held is None or stamp.watermarks is None:
         return []
     table = LateTable(declaration=declaration, warehouse=warehouse, session=session)
     expected = table.whole(stamp)
     assert expected is not None, "an input has a watermark"
-    held = read_version(session, table.log.path, marks.late.version).select(*LATE_COLUMNS)
-    missing, surplus = expected.exceptAll(held).count(), held.exceptAll(expected).count()
-    if not (missing or surplus):
+    missing, more = expected.exceptAll(held), held.exceptAll(expected)
+    if stamp.watermarks.final is not None:
+        # Rows that came for what was final are late whatever their own partition's watermark was.
+        missing = missing.select(*LATE_PLACE).exceptAll(held.select(*LATE_PLACE))
+        more = more.where(f"unix_micros({WINDOW_START}) > {stamp.watermarks.final}L")
+    lacking, surplus = missing.count(), more.count()
+    if not (lacking or surplus):
         return []
-    what = f"lacks {missing:,} rows that are late, and has {surplus:,} that are not"
+    what = f"lacks {lacking:,} rows that are late, and has {surplus:,} that are not"
     return [Difference(where=late_table_of(declaration), what=what)]
 
 

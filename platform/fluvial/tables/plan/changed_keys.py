@@ -202,15 +202,16 @@ def changed_keys(
     *,
     few: bool,
     keys: "Callable[[str, DataFrame], DataFrame]",
+    also: "Sequence[DataFrame]" = (),
 ) -> ChangedKeys:
     """
     Read the keys that changed in the inputs between two versions of each; the frame may be persisted and must be let
     go. With `few`, the changed rows fit into this process. `keys` has the keys that rows of an input lead to, as
-    :func:`keys_of` does.
+    :func:`keys_of` does, and `also` further ones.
 
     Raises :class:`UnreadableChangesError`.
     """
-    parts = []
+    parts = list(also)
     for table, path in declaration.paths.items():
         if until[table] != since[table].version and path is not None:
             changes = read_changes(session, logs[table], table, since[table].version, until[table])

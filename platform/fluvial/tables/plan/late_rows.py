@@ -33,6 +33,10 @@ far the watermark had come, and the row as JSON.
 """
 
 
+LATE_PLACE = ("input", PARTITION, OFFSET, WINDOW_START)
+"""What tells late rows apart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
     """
@@ -66,10 +70,24 @@ def seen_after(seen: Seen, rows: Mapping[int, Arrived]) -> dict[int, tuple[int, 
     return found
 
 
-def may_be_late(windows: TimeWindows, seen: Seen, rows: Mapping[int, Arrived]) -> bool:
+def final_until(windows: TimeWindows, seen: Seen) -> int | None:
+    """
+    Until when windows take no more rows, in microseconds: no partition has one that is not late for them. None where a
+    partition has no row with a time.
+    """
+    times = [time for _, time in seen.values()]
+    known = [time for time in times if time is not None]
+    if not known or len(known) < len(times):
+        return None
+    return min(known) - micros(_delay(windows)) - micros(windows.grace)
+
+
+def may_be_late(windows: TimeWindows, seen: Seen, rows: Mapping[int, Arrived], final: int | None) -> bool:
     """
     Whether one of the rows that came after what was `seen` could be late; no windows are looked at.
     """
+    if final is not None and any(each.least is not None and each.least <= final for each in rows.values()):
+        return True
     after = seen_after(seen, rows)
     slack = micros(windows.lateness) + micros(_delay(windows))
     return any(
@@ -95,28 +113,37 @@ def judged(windows: TimeWindows, rows: "DataFrame", seen: Seen) -> "DataFrame":
     )
 
 
-def is_late(windows: TimeWindows) -> str:
+def is_late(windows: TimeWindows, final: int | None = None) -> str:
     """
-    The condition that a judged row comes too late for its window.
+    The condition that a judged row comes too late for its window, by the watermark or as windows are `final`.
     """
-    late = f"{WINDOW_END} + {micros(windows.lateness)}L <= {WATERMARK}"
-    return f"coalesce({OFFSET} IS NOT NULL AND {PARTITION} IS NOT NULL AND {late}, false)"
+    late = f"coalesce({WINDOW_END} + {micros(windows.lateness)}L <= {WATERMARK}, false)"
+    if final is not None:
+        late = f"({late} OR {WINDOW_END} <= {_final_of_row(windows, final)}L)"
+    return f"({OFFSET} IS NOT NULL AND {PARTITION} IS NOT NULL AND {late})"
 
 
-def late_rows(windows: TimeWindows, table: str, rows: "DataFrame", seen: Seen) -> "DataFrame":
+def _final_of_row(windows: TimeWindows, final: int) -> int:
+    """Where the window that a row has alone ends at the latest for it to change one that is final."""
+    return final + micros(windows.grace - windows.lateness)
+
+
+def late_rows(windows: TimeWindows, table: str, rows: "DataFrame", seen: Seen, final: int | None = None) -> "DataFrame":
     """
     Those of the rows of a table that came too late for a window, once for each, with LATE_COLUMNS.
     """
     # All rows are put into their order for it, so only by what is needed.
     places = rows.selectExpr(PARTITION, OFFSET, f"{windows.time} AS _fluvial_at")
-    late = judged(replace(windows, time="_fluvial_at"), places, seen).where(is_late(windows))
+    late = judged(replace(windows, time="_fluvial_at"), places, seen).where(is_late(windows, final))
+    # The first rows of a partition are late for what is final by the watermark of the others.
+    passed = WATERMARK if final is None else f"greatest({WATERMARK}, {final + micros(windows.grace)}L)"
     late = late.selectExpr(
         f"{PARTITION} AS _late_partition",
         f"{OFFSET} AS _late_offset",
         *(f"timestamp_micros({name}) AS _late_{name.strip('_')}" for name in (TIME, WINDOW_START, WINDOW_END)),
-        f"timestamp_micros({WATERMARK}) AS _late_watermark",
+        f"timestamp_micros({passed}) AS _late_watermark",
     )
-    found = rows.selectExpr(PARTITION, OFFSET, "to_json(struct(*)) AS _late_row").join(
+    found = rows.selectExpr(PARTITION, OFFSET, "to_json(struct(*), map('timeZone', 'UTC')) AS _late_row").join(
         late, _expr(f"{PARTITION} = _late_partition AND {OFFSET} = _late_offset")
     )
     return found.selectExpr(
@@ -129,6 +156,18 @@ def late_rows(windows: TimeWindows, table: str, rows: "DataFrame", seen: Seen) -
         "_late_watermark AS watermark",
         "_late_row AS row",
     )
+
+
+def kept_late(
+    windows: TimeWindows, table: str, rows: "DataFrame", *, late: "DataFrame", held: "DataFrame", final: int
+) -> "DataFrame":
+    """
+    Those of the late rows that are `held` for windows that are `final`, though nothing makes them `late` any more.
+    """
+    of_final = held.where(f"input = '{table}' AND unix_micros({WINDOW_END}) <= {_final_of_row(windows, final)}L")
+    now = rows.selectExpr(PARTITION, OFFSET, "to_json(struct(*), map('timeZone', 'UTC')) AS row")
+    kept = of_final.drop("row").join(late, list(LATE_PLACE), "left_anti").join(now, [PARTITION, OFFSET])
+    return kept.select(*LATE_COLUMNS)
 
 
 def without_late(assigned: "DataFrame", late: "DataFrame", table: str) -> "DataFrame":

@@ -41,6 +41,7 @@ LEFT_OUT = {
     ),
     ("demo",),
     ("sql",),
+    ("serve",),
 }
 
 

@@ -23,10 +23,20 @@ def test_the_page_is_served_here_only_from_the_home_of_the_data_directory(
     command = ui_command(settings, port=3999)
     assert command.url == "http://127.0.0.1:3999"
     started = " ".join(command.argv[1:])
-    assert started.startswith(f"-m fluvial.orchestration.run.page dev -m {DEFAULT_MODULE} --host 127.0.0.1 --port 3999")
+    assert started.startswith(f"-m fluvial.dagster_page dev -m {DEFAULT_MODULE} --host 127.0.0.1 --port 3999")
     assert command.environment["DAGSTER_HOME"] == str(settings.data_dir / "dagster")
     assert command.environment["FLUVIAL_WAREHOUSE"] == settings.warehouse
     assert "enabled: false" in (settings.data_dir / "dagster" / "dagster.yaml").read_text()
+
+
+def test_a_code_server_is_given_longer_than_dagster_gives_it(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DAGSTER_GRPC_TIMEOUT_SECONDS", raising=False)
+    assert int(ui_command(settings, port=3999).environment["DAGSTER_GRPC_TIMEOUT_SECONDS"]) > 60
+    monkeypatch.setenv("DAGSTER_GRPC_TIMEOUT_SECONDS", "7")
+    assert ui_command(settings, port=3999).environment["DAGSTER_GRPC_TIMEOUT_SECONDS"] == "7", "who says so decides"
 
 
 def test_without_a_port_each_page_gets_a_free_one(settings: Settings) -> None:

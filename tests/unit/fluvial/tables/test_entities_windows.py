@@ -51,7 +51,7 @@ def test_an_aggregate_has_both_ends_of_a_window() -> None:
 
 
 def test_windows_are_said_in_words() -> None:
-    assert str(HOURS) == "tumbling ordered_at 1 hour, watermark 10 minutes, lateness 2 hours"
+    assert str(HOURS) == "tumbling ordered_at 1 hour, watermark 10 minutes, lateness 2 hours, changes"
     assert str(hopping("at", "90 minutes", "30 seconds")) == "hopping at 90 minutes every 30 seconds"
     assert HOURS.lateness == timedelta(hours=2)
 
@@ -66,6 +66,15 @@ def test_windows_are_said_in_words() -> None:
         (lambda: session("at", "soon"), "gap is 'soon'"),
         (lambda: tumbling("at", "1 hour", watermark="late"), "watermark is 'late'"),
         (lambda: tumbling("at", "1 hour", lateness="1 hour"), "lateness counts from a watermark, and there is none"),
+        (lambda: tumbling("at", "1 hour", emit="final"), 'emit="final" counts from a watermark, and there is none'),
+        (lambda: tumbling("at", "1 hour", emit="once"), 'write emit="changes" or emit="final"'),
+        (
+            lambda: declared(
+                inputs={ORDERS: "customer", VIEWS: None},
+                windows={ORDERS: tumbling("at", "1 hour", watermark="1 hour", emit="final")},
+            ),
+            "history.views may change, and with it windows that are final: pin it",
+        ),
         (lambda: hopping("at", "1 hour", "2 hours"), "leaves out the rows in between"),
         (lambda: hopping("at", "1 week", "1 second"), "a row would lie in 604,800 windows"),
         (lambda: declared(windows={VIEWS: HOURS}), "has windows over history.views, which is none of its inputs"),
@@ -76,7 +85,7 @@ def test_windows_are_said_in_words() -> None:
         (lambda: declared(key=(), windows={ORDERS: session("at", "1 hour")}), "a session is one of a key"),
         (
             lambda: declared(inputs=[ORDERS, VIEWS], windows={ORDERS: HOURS, VIEWS: tumbling("at", "1 day")}),
-            "must be alike in kind and size",
+            "must be alike in kind, size and emit",
         ),
         (
             lambda: declared(inputs=["state.orders"], windows={"state.orders": HOURS}),

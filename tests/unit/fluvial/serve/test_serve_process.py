@@ -1,0 +1,146 @@
+"""`fluvial serve` as a process: how it starts and ends, whom it lets in, and what it holds under many clients."""
+
+import asyncio
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+
+import httpx
+import pytest
+from certificates import Authority
+from keyed_history import KeyedHistory, customers
+
+CLIENTS = 300
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> KeyedHistory:
+    history = customers(tmp_path / "warehouse")
+    rows = [{"customer": f"k{at}", "orders": at, "spent": Decimal(at), "_fold": "{}"} for at in range(100)]
+    history.put(rows)
+    return history
+
+
+def words(history: KeyedHistory, *more: str) -> list[str]:
+    return [sys.executable, "-m", "fluvial", "serve", "--warehouse", str(history.folder.parents[1]), *more]
+
+
+@contextmanager
+def started(history: KeyedHistory, *more: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """A server that has the table open, and its address."""
+    command = words(history, "state.customers", "--port", "0", *more)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            url = None
+            assert process.stdout is not None
+            for line in process.stdout:
+                found = re.search(r"(https?://[\d.]+:\d+)/tables", line)
+                url = found[1] if found else url
+                if line.startswith("ready: state.customers"):
+                    break
+            assert url is not None
+            yield url, process
+        finally:
+            process.kill()
+
+
+def refused(history: KeyedHistory, *more: str) -> str:
+    done = subprocess.run(words(history, *more), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode in (1, 2), done.stderr
+    assert done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("tables of ")]
+    return line
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_though_somebody_watches(history: KeyedHistory, number: int) -> None:
+    with started(history) as (url, process), httpx.Client(base_url=url, timeout=30) as client:
+        headers = {"accept": "text/event-stream"}
+        with client.stream("GET", "/tables/state.customers/k7", headers=headers) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("id: ")
+            process.send_signal(number)
+            assert process.wait(60) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
+
+
+def test_killed_it_starts_again_from_what_it_kept(history: KeyedHistory) -> None:
+    kept = history.folder.parents[1] / ".serve" / "state.customers"
+    with started(history) as (url, process):
+        assert httpx.get(f"{url}/tables/state.customers/k7").json()["orders"] == 7
+        os.kill(process.pid, signal.SIGKILL)
+    before = {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
+    with started(history) as (url, _):
+        assert httpx.get(f"{url}/tables/state.customers/k7").json()["orders"] == 7
+    assert {path.name: path.stat().st_mtime_ns for path in kept.iterdir()} == before
+
+
+def test_hundreds_of_clients_are_answered_each_with_its_row(history: KeyedHistory) -> None:
+    async def client(port: int, at: int) -> list[bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        found = []
+        for number in range(3):
+            path = f"/tables/state.customers/k{(at + number) % 100}?columns=orders"
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = re.search(rb"content-length: (\d+)", head)
+            assert size is not None, head
+            found.append(await reader.readexactly(int(size[1])))
+        writer.close()
+        return found
+
+    async def all_of_them(port: int) -> list[list[bytes]]:
+        return await asyncio.gather(*(client(port, at) for at in range(CLIENTS)))
+
+    with started(history) as (url, _):
+        answers = asyncio.run(all_of_them(int(url.rpartition(":")[2])))
+    for at, found in enumerate(answers):
+        assert found == [f'{{"orders": {(at + number) % 100}}}'.encode() for number in range(3)]
+
+
+def test_others_than_this_machine_need_a_certificate(history: KeyedHistory, tmp_path: Path) -> None:
+    for name in ("ca", "stranger"):
+        (tmp_path / name).mkdir()
+    authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "stranger")
+    server, ca = str(authority.issue("server")), str(tmp_path / "ca" / "ca.pem")
+    assert "give it --certificate and --client-ca" in refused(history, "--host", "0.0.0.0")
+    assert "give it --certificate and --client-ca" in refused(history, "--host", "0.0.0.0", "--certificate", server)
+    assert "give --certificate too" in refused(history, "--client-ca", ca)
+    with started(history, "--host", "0.0.0.0", "--certificate", server, "--client-ca", ca) as (url, _):
+        address = f"{url.replace('0.0.0.0', '127.0.0.1')}/tables/state.customers/k7"
+        context = ssl.create_default_context(cafile=ca)
+        context.load_cert_chain(str(authority.issue("alice")))
+        assert httpx.get(address, verify=context).json()["orders"] == 7
+        for foreign in (None, str(stranger.issue("mallory"))):
+            other = ssl.create_default_context(cafile=ca)
+            if foreign is not None:
+                other.load_cert_chain(foreign)
+            with pytest.raises(httpx.TransportError):
+                httpx.get(address, verify=other)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("state.orders",), "no table 'state.orders': there are state.customers"),
+        (("--key", "state.orders=id"), "no table 'state.orders'"),
+        (("--key", "state.customers"), "write KEY=VALUE"),
+        (
+            ("state.customers", "--port", "0", "--key", "state.customers=nothing"),
+            "state.customers has no column nothing",
+        ),
+        (("--warehouse", "s3a://bucket/warehouse"), "are not on this machine"),
+        (("--certificate", "none.pem"), "none.pem"),
+        (("--port", "70000"), "--port"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(history: KeyedHistory, more: tuple[str, ...], says: str) -> None:
+    assert says in refused(history, *more)
