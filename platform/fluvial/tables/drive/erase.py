@@ -26,11 +26,12 @@ from fluvial.delta.purge import ORPHAN_HOURS, Vacuumed, vacuum, write_without_ma
 from fluvial.delta.stamp import new_run_id, read_position
 from fluvial.spark.avro import SchemaSource
 from fluvial.spark.connect import session_of_its_own
-from fluvial.spark.warehouse import Warehouse
+from fluvial.spark.warehouse import SERVED, Warehouse
 from fluvial.tables.declare.declarations import Declaration, Pipeline, Publication
 from fluvial.tables.drive.erase_survey import Survey, TopicTable, survey
 from fluvial.tables.drive.erase_table import erase_pending
 from fluvial.tables.drive.key_in_log import append_tombstones, shown_time
+from fluvial.tables.drive.late_table import has_watermarks, late_table_of
 from fluvial.tables.drive.pipeline_inputs import wanted_stamp
 from fluvial.tables.drive.rebuild import ASIDE, BROKEN, rebuild
 from fluvial.tables.drive.runner import materialize
@@ -104,7 +105,7 @@ def erase(
     found = survey(topic, key, declared, settings, spark, schemas=schemas, say=say)
     work = _Erasing(key=key, found=found, settings=settings, spark=spark, schemas=schemas, say=say)
     if dry_run:
-        return work.report({}, found.goes_on, list(work.would_go()), {})
+        return work.report({}, found.goes_on, list(work.would_go()), None)
     tombstones, entry = work.have_it_listed()
     gone = [*work.from_tables(), *work.from_kept_rows(), *work.from_what_follows()]
     work.write_files_again()
@@ -256,7 +257,10 @@ class _Erasing:
     def _with_files(self) -> list[str]:
         """All tables that hold or held the key, inputs first."""
         names = [table.name for table in self.found.tables]
-        return [*names, *self.found.failed, *(each.table for each in self.found.marts)]
+        marts = self.found.marts
+        late = (late_table_of(each) for each in marts if has_watermarks(each))
+        has_late = [name for name in late if self._version(name) is not None]
+        return [*names, *self.found.failed, *(each.table for each in marts), *has_late]
 
     def write_files_again(self) -> None:
         """Rows that deletion vectors mark leave their files too."""
@@ -264,6 +268,12 @@ class _Erasing:
             with session_of_its_own(self.spark) as session, explain_failures(name, self.warehouse.path(name)):
                 self.say(f"{name}: writing files without the rows that are marked as gone")
                 write_without_marked(session, self.warehouse.path(name))
+            self._forget_copies(name)
+
+    def _forget_copies(self, name: str) -> None:
+        """Remove what `fluvial serve` keeps of the files that a table had; it makes anew what it needs."""
+        if self.warehouse.local is not None:
+            shutil.rmtree(self.warehouse.local / SERVED / name, ignore_errors=True)
 
     def remove_old(self) -> dict[str, Vacuumed]:
         """Remove what only old versions have; the newest commit of each table says first where it stands."""
@@ -279,6 +289,7 @@ class _Erasing:
                 # What came behind the table's files were written again may have marked rows of the key once more.
                 write_without_marked(session, self.warehouse.path(name))
                 done[name] = vacuum(session, self.warehouse.path(name))
+            self._forget_copies(name)
         self._forget_checkpoints()
         return done
 
@@ -319,15 +330,20 @@ class _Erasing:
         tombstones: Mapping[int, int],
         entry: Erasure | None,
         gone: list[Gone],
-        vacuumed: Mapping[str, Vacuumed],
+        vacuumed: Mapping[str, Vacuumed] | None,
     ) -> ErasureReport:
+        """What was done; `vacuumed` is None where nothing was."""
         return ErasureReport(
             topic=self.found.topic,
             records=self.found.in_log.records,
             tombstones=tombstones,
             number=None if entry is None else entry.number,
             gone=tuple(gone),
-            remains=(*self._in_the_log(), *self._in_tables(vacuumed), *self._elsewhere()),
+            remains=(
+                *self._in_the_log(),
+                *(() if vacuumed is None else self._in_tables(vacuumed)),
+                *self._elsewhere(),
+            ),
         )
 
     def _in_the_log(self) -> Iterator[Remains]:
