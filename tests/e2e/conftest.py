@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from installed import Installed
 from local_platform import LocalPlatform
+from made_once import made_once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,10 +27,10 @@ def platform(tmp_path: Path) -> Iterator[LocalPlatform]:
 
 @pytest.fixture(scope="session")
 def demo(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
-    """The main job on all of the data, run once, from the wheel in a folder that held nothing, for all who read it."""
+    """The main job, run once, from the wheel in a folder that held nothing, for all who read it."""
     folder = tmp_path_factory.mktemp("demo")
     local = LocalPlatform(folder / ".fluvial", installed.bin / "fluvial", folder, installed.environment)
-    local.run(*local.demo_words())
+    local.run(*local.main_job_words())
     yield local
     local.down()
 
@@ -37,6 +38,5 @@ def demo(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel of this tree, installed outside of it; FLUVIAL_INSTALL=all installs all that it needs, too."""
-    found = Installed(tmp_path_factory.mktemp("installed"))
-    found.make(whole=os.environ.get("FLUVIAL_INSTALL") == "all")
-    return found
+    whole = os.environ.get("FLUVIAL_INSTALL") == "all"
+    return Installed(made_once(tmp_path_factory, "installed", lambda folder: Installed(folder).make(whole=whole)))

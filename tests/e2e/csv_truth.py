@@ -36,6 +36,11 @@ def rows(name: str) -> Iterator[dict[str, str]]:
             yield from csv.DictReader(raw)
 
 
+def weather(until: datetime | None = None) -> list[dict[str, str]]:
+    """The reports of the weather before `until`."""
+    return [row for row in rows("weather.csv") if until is None or datetime.fromisoformat(row["time_hour"]) < until]
+
+
 def known(text: str) -> bool:
     return text not in ("", "NA")
 
@@ -96,14 +101,16 @@ def first_on_clock_after(departure: datetime, clock: int, zone: ZoneInfo) -> dat
 
 
 @cache
-def flight_events() -> tuple[Event, ...]:
-    """Every flight event in event-time order; ties by CSV row, then DEPARTED before ARRIVED."""
+def flight_events(until: datetime | None = None) -> tuple[Event, ...]:
+    """Every flight event before `until` in event-time order; ties by CSV row, then DEPARTED before ARRIVED."""
     zones = {row["faa"]: row["tzone"] for row in rows("airports.csv")}
     zone_of = {faa: ZoneInfo(name) for faa, name in zones.items() if known(name)}
     zone_of.update(dict.fromkeys(PUERTO_RICO, ZoneInfo("America/Puerto_Rico")))
     events = []
     for number, row in enumerate(rows("flights.csv.zip")):
         hour = datetime.fromisoformat(row["time_hour"])
+        if until is not None and hour > until + timedelta(days=1):
+            continue  # nothing leaves a day early
         scheduled = hour + timedelta(minutes=int(float(row["minute"])))
         tailnum = row["tailnum"] if known(row["tailnum"]) else None
         distance = int(float(row["distance"]))
@@ -118,19 +125,20 @@ def flight_events() -> tuple[Event, ...]:
             arrival = first_on_clock_after(departure, int(float(row["arr_time"])), zone_of[row["dest"]])
             delay = float(row["arr_delay"]) if known(row["arr_delay"]) else None
             events.append(Event(arrival, number, 1, "ARRIVED", tailnum, row["dest"], distance, delay))
-    return tuple(sorted(events, key=lambda event: (event.time, event.row, event.step)))
+    before = [event for event in events if until is None or event.time < until]
+    return tuple(sorted(before, key=lambda event: (event.time, event.row, event.step)))
 
 
 def event_counts(until: datetime | None = None) -> Counter[str]:
-    return Counter(event.kind for event in flight_events() if until is None or event.time < until)
+    return Counter(event.kind for event in flight_events(until))
 
 
 def aircraft(until: datetime | None = None, *, backwards: bool = False) -> dict[str, Aircraft]:
     """Fold the events, one tail number at a time, into the expected rows of `state.aircraft`."""
     fleet: dict[str, Aircraft] = {}
-    events = flight_events()
-    for event in reversed(list(events)) if backwards else events:
-        if event.tailnum is None or (until is not None and event.time >= until):
+    events = flight_events(until)
+    for event in reversed(events) if backwards else events:
+        if event.tailnum is None:
             continue
         plane = fleet.setdefault(event.tailnum, Aircraft(event.tailnum))
         plane.last_event_time = event.time

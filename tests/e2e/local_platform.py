@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ STEP_TIMEOUT_S = 900
 SECURED = bool(os.environ.get("FLUVIAL_TEST_SECURED"))
 """Whether a platform here is three brokers whose clients sign in over TLS, and not one in plain text."""
 BROKERS = 3 if SECURED else 1
+MAIN_JOB_UNTIL = None if os.environ.get("FLUVIAL_ROTA") else datetime(2013, 3, 1, tzinfo=UTC)
+"""Of the year of flights each run of the tests takes the first months, and the rota all: None."""
 
 
 def free_port() -> int:
@@ -117,6 +120,10 @@ class LocalPlatform:
         found = client_properties(self.data_dir)
         properties = NO_PROPERTIES if found is None else kafka_properties_of(found)
         return KafkaCluster(f"127.0.0.1:{self.port}", properties)
+
+    def main_job_words(self) -> tuple[str, ...]:
+        until = () if MAIN_JOB_UNTIL is None else ("--until", f"{MAIN_JOB_UNTIL:%Y-%m-%d}")
+        return self.demo_words(*until)
 
     def status(self) -> dict[str, Any]:
         return json.loads(self.run("status", "--json").stdout)

@@ -1,8 +1,8 @@
 """
 Dagster's own daemon and code server, as processes of their own, on a project of two tables.
 
-The short form is part of every run; `make rota`, or FLUVIAL_ROTA=1, adds runs at once, a run killed half way, and a
-backfill of past hours while new events flow.
+The short form is part of every run; `make rota`, or FLUVIAL_ROTA=1, adds a broker that is away for a while, runs at
+once, a run killed half way, and a backfill of past hours while new events flow.
 """
 
 import io
@@ -213,12 +213,21 @@ def shop(platform: LocalPlatform, tmp_path: Path, request: Any) -> Iterator[Shop
 
 
 @pytest.mark.parametrize("shop", [False], indirect=True)
-def test_new_events_start_runs_also_after_the_broker_was_away(shop: Shop) -> None:
+def test_new_events_start_runs(shop: Shop) -> None:
     shop.send(500)
     shop.start_daemon()
     shop.wait_until_read()
     assert all(re.fullmatch(r"http://[\w.-]+:\d+", page) for page in shop.spark_pages())
     assert shop.spark_pages(), "a run says where Spark's page is while it goes on"
+    shop.assert_exact()
+
+
+@pytest.mark.rota
+@pytest.mark.parametrize("shop", [False], indirect=True)
+def test_new_events_start_runs_also_after_the_broker_was_away(shop: Shop) -> None:
+    shop.send(500)
+    shop.start_daemon()
+    shop.wait_until_read()
     shop.platform.run("down")
     wait_until(lambda: shop.skipped_because("no answer from"), PATIENCE_S)
     assert shop.daemon is not None

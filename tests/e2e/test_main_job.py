@@ -1,11 +1,15 @@
-"""The main job on all of the data: every number agrees with the CSV files."""
+"""
+The main job: every number agrees with the CSV files.
+
+Each run of the tests takes the first months of the year, `make rota` all of it.
+"""
 
 import json
 import subprocess
 
 import csv_truth
 import pytest
-from local_platform import LocalPlatform
+from local_platform import MAIN_JOB_UNTIL, LocalPlatform
 
 DAMAGED = 5
 LATE = 2  # of these, as many were followed by another event of their aircraft on the same day
@@ -14,12 +18,12 @@ META = ["_topic", "_partition", "_offset", "_timestamp", "_key", "_schema_id"]
 
 def test_event_counts(demo: LocalPlatform) -> None:
     answer = demo.sql("select event_type, count(*) n from history.flight_events group by 1")
-    assert {row["event_type"]: row["n"] for row in answer} == dict(csv_truth.event_counts())
+    assert {row["event_type"]: row["n"] for row in answer} == dict(csv_truth.event_counts(MAIN_JOB_UNTIL))
 
 
 def test_every_aircraft_agrees_with_a_fold_in_plain_python(demo: LocalPlatform) -> None:
     answer = demo.ask("select *, unix_seconds(last_event_time) last_event_s from state.aircraft")
-    expected = csv_truth.aircraft()
+    expected = csv_truth.aircraft(MAIN_JOB_UNTIL)
     assert len(answer) == len(expected)
     for row in answer:
         plane = expected[row["tailnum"]]
@@ -37,7 +41,7 @@ def test_every_aircraft_agrees_with_a_fold_in_plain_python(demo: LocalPlatform) 
         mean = plane.mean_arr_delay
         assert row["mean_arr_delay"] == (None if mean is None else pytest.approx(mean, rel=1e-12)), row["tailnum"]
     # In another order the same events leave the aircraft elsewhere, so that a fold out of order would be seen.
-    backwards = csv_truth.aircraft(backwards=True)
+    backwards = csv_truth.aircraft(MAIN_JOB_UNTIL, backwards=True)
     moved = [tail for tail, plane in expected.items() if plane.last_airport != backwards[tail].last_airport]
     assert len(moved) > len(expected) / 2
 
@@ -48,7 +52,7 @@ def test_weather_and_reference_tables(demo: LocalPlatform) -> None:
         "(select count(*) from compacted.airports) airports, (select count(*) from compacted.airlines) airlines, "
         "(select sum(seats) from compacted.planes) seats, (select sum(temp) from history.weather) temp"
     )[0]
-    weather, planes = list(csv_truth.rows("weather.csv")), list(csv_truth.rows("planes.csv"))
+    weather, planes = csv_truth.weather(MAIN_JOB_UNTIL), list(csv_truth.rows("planes.csv"))
     assert counts["weather"] == len(weather)
     assert counts["planes"] == len(planes)
     assert counts["airports"] == len(list(csv_truth.rows("airports.csv")))
@@ -67,7 +71,7 @@ def test_history_rows_carry_where_they_come_from(demo: LocalPlatform) -> None:
         "count_if(not (cast(_key as string) <=> tailnum)) unkeyed "
         "from history.flight_events group by 1"
     )
-    assert sum(row["n"] for row in broken) == sum(csv_truth.event_counts().values())
+    assert sum(row["n"] for row in broken) == sum(csv_truth.event_counts(MAIN_JOB_UNTIL).values())
     for row in broken:
         assert row["n"] == row["offsets"]
         assert row["first"] == 0
@@ -106,9 +110,11 @@ def test_no_table_has_a_quarantine(demo: LocalPlatform) -> None:
 def test_a_second_run_publishes_nothing_and_changes_no_table(demo: LocalPlatform) -> None:
     before = demo.versions()
     assert {"history.flight_events", "state.aircraft", "compacted.planes"} <= before.keys()
-    demo.run(*demo.demo_words())
+    demo.run(*demo.main_job_words())
     assert demo.versions() == before
-    assert demo.ask("select count(*) n from history.flight_events") == [{"n": sum(csv_truth.event_counts().values())}]
+    assert demo.ask("select count(*) n from history.flight_events") == [
+        {"n": sum(csv_truth.event_counts(MAIN_JOB_UNTIL).values())}
+    ]
 
 
 def test_the_chart_is_a_picture(demo: LocalPlatform) -> None:
