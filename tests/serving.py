@@ -28,7 +28,7 @@ def serving(
         is_up.set()
 
     async def main() -> None:
-        listening = Listening(host="127.0.0.1", port=0)
+        listening = Listening(port=0)
         try:
             await serve_rows(warehouse, listening, preload=preload, limits=limits, started=started)
         except asyncio.CancelledError:

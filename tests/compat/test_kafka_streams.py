@@ -82,6 +82,7 @@ def create(servers: str, topics: dict[str, int], copies: int = COPIES) -> None:
         future.result(60)
 
 
+@pytest.mark.skipif(SECURE, reason="the driver of StreamsSmokeTest takes no settings of a client")
 def test_the_smoke_test_of_streams_holds_exactly_once(stock_broker: Any, tmp_path: Path, programs: ExitStack) -> None:
     """Three instances of `exactly_once_v2`, of which one is killed and another one added; the driver verifies."""
     servers = stock_broker.bootstrap_servers

@@ -58,7 +58,7 @@ class CleanMachine:
         shutil.copytree(jars, kept, symlinks=True)
         self.ok("python3", "-m", "venv", str(VENV))
         wanted = [word.replace("[all]", "fluvial[all]") for word in WANTED]
-        self.ok("pip", "install", "--quiet", "--no-index", "--find-links", str(WHEELS), *wanted)
+        self.ok("pip", "install", "--quiet", "--no-compile", "--no-index", "--find-links", str(WHEELS), *wanted)
         shutil.rmtree(self._outside(WHEELS))
         where = self.ok("python", "-c", "import fluvial, log_broker; print(fluvial.__file__, log_broker.__file__)")
         assert all(path.startswith(str(VENV)) for path in where.split()), where

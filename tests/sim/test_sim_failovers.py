@@ -154,7 +154,8 @@ def test_a_leader_with_a_full_disk_is_followed_by_one_that_has_room_and_leads_ag
         for _ in range(20):
             await asyncio.gather(*(producer.send_and_wait(topic, b"meanwhile", partition=at) for at in range(3)))
         passed = loop.time() - began
-        assert passed < SESSION_SECONDS, f"{passed} s: it is not waited for"
+        # One that was the controller as well may not learn whom to tell: it cannot store the new epoch.
+        assert passed < SESSION_SECONDS + ELECTION_SECONDS, f"{passed} s: it is not waited for"
         known = _partitions(cluster, others[0], topic)
         assert all(each.leader in others and victim not in each.isr for each in known)
         assert any(each.leader == victim for each in _partitions(cluster, others[0], alone)), "nobody else has that"

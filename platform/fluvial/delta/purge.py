@@ -113,7 +113,7 @@ def _is_stamped(commit: Commit) -> bool:
 
 
 def _orphans(path: str) -> int | None:
-    """The number of data files in a local table's folder that its newest version does not have."""
+    """The number of data files with rows in a local table's folder that its newest version does not have."""
     if _SCHEME.match(path) and not path.startswith("file:"):
         return None
     folder = Path(plain_path(path))
@@ -121,8 +121,20 @@ def _orphans(path: str) -> int | None:
     if snapshot is None:
         return 0
     named = {each["path"].rpartition("/")[2] for each in snapshot.added}
-    found = [file.name for file in folder.rglob("*.parquet") if "_delta_log" not in file.parts]
-    return sum(name not in named for name in found)
+    found = [file for file in folder.rglob("*.parquet") if "_delta_log" not in file.parts]
+    return sum(file.name not in named and _has_rows(file) for file in found)
+
+
+def _has_rows(file: Path) -> bool:
+    """Whether a data file has rows: Spark leaves empty ones where a commit adds none. One that is torn may."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows: int = pq.read_metadata(file).num_rows
+    except (OSError, pa.ArrowInvalid):
+        return True
+    return rows > 0
 
 
 class _Folder:

@@ -6,19 +6,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
+from fluvial.cluster.users import ClusterUsers
 from fluvial.errors import FluvialError
+from fluvial.http_exposure import Exposure
 from fluvial.http_server import serve
+from fluvial.kafka import KafkaCluster
 from fluvial.serve.app import create_app
 from fluvial.serve.exposition import Metrics
 from fluvial.serve.follower import Follower
 from fluvial.serve.service import Limits, Service
+from fluvial.serve.sign_in import signed_in_only
 from fluvial.serve.warehouse import ServedWarehouse
-
-if TYPE_CHECKING:
-    from log_broker.server.net.tls import TlsContext
+from log_broker.core.security.listeners import TlsConfig
+from log_broker.server.net.tls import TlsContext
 
 _log = logging.getLogger(__name__)
 
@@ -26,12 +28,12 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
     """
-    Where requests come in; `hosts` are further names by which the server is asked.
+    Where requests come in; `hosts` are further names by which the server is asked. Users are those of `cluster`.
     """
 
-    host: str
     port: int
-    tls: "TlsContext | None" = None
+    exposure: Exposure = field(default_factory=Exposure)
+    cluster: KafkaCluster | None = None
     hosts: Collection[str] = ()
 
 
@@ -66,12 +68,24 @@ async def serve_rows(
                 ready()
 
         app = create_app(Service(follower, limits or Limits()), Metrics(follower), is_ready=is_ready)
+        exposure = listening.exposure
+        if exposure.asks:
+            assert listening.cluster is not None, "it is known whose users are asked for"
+            users = ClusterUsers(listening.cluster, about="tables")
+            stack.callback(users.close)
+            app = signed_in_only(app, users)
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(follower.run())
             opening = tasks.create_task(open_all())
-            address = (listening.host, listening.port)
             serving = tasks.create_task(
-                serve(app, *address, tls=listening.tls, started=started, hosts=lambda: listening.hosts)
+                serve(
+                    app,
+                    exposure.host,
+                    listening.port,
+                    tls=_tls(exposure),
+                    started=started,
+                    hosts=lambda: listening.hosts,
+                )
             )
             try:
                 await asyncio.shield(serving)
@@ -87,3 +101,10 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """
     errors = [each for each in group.exceptions if isinstance(each, FluvialError | OSError)]
     return errors[0] if errors else group.exceptions[0]
+
+
+def _tls(exposure: Exposure) -> TlsContext | None:
+    if exposure.certificate is None:
+        return None
+    config = TlsConfig(location=str(exposure.certificate))
+    return TlsContext(config, is_server=True, clock=asyncio.get_running_loop().time)

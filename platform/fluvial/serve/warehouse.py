@@ -13,9 +13,8 @@ from fluvial.errors import FluvialError
 from fluvial.serve.data_file import Kept
 from fluvial.serve.errors import NoTableError
 from fluvial.serve.table import ServedTable
-from fluvial.spark.warehouse import Warehouse
+from fluvial.spark.warehouse import SERVED, Warehouse
 
-FOLDER = ".serve"
 COPIED_BYTES_MAX = 20 << 30
 GROUPS_BYTES_MAX = 128 << 20
 
@@ -96,7 +95,7 @@ class ServedWarehouse:
         return f"{self.root}/{name.replace('.', '/')}"
 
     def _folder(self) -> Path:
-        folder = self.root / FOLDER
+        folder = self.root / SERVED
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK | os.X_OK):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DATABASES = ("history", "compacted", "state", "marts", "late", "quarantine")
+SERVED = ".serve"
+"""The folder beside the tables with what `fluvial serve` keeps of their data files, by the name of the table."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)

@@ -62,7 +62,6 @@ class FakeBroker:
 
     features = SUPPORTED
     advertised_host = "127.0.0.1"
-    logs = SimpleNamespace(stopped_epoch=-1)  # of no process before this one
 
     def __init__(
         self,
@@ -79,6 +78,8 @@ class FakeBroker:
         self.told_listeners = (("PLAINTEXT", self.advertised_host, port, 0),)
         self.directory_id = uuid4().hex
         self.loop = asyncio.get_running_loop()
+        # Of no process before this one, and a disk that nothing is written to.
+        self.logs = SimpleNamespace(stopped_epoch=-1, disk=SimpleNamespace(takes_writes=True))
         self.config = self.static_config = BrokerConfig(
             data_dir=Path("none"), node_id=node_id, broker_session_timeout_ms=PATIENCE_MS
         )

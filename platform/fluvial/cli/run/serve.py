@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import pairs, with_warehouse
+from fluvial.cli.options import pairs, with_cluster_and_warehouse
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
-from fluvial.local.state import HOST, is_loopback
+from fluvial.local.state import HOST
 
 if TYPE_CHECKING:
+    from fluvial.serve.server import Listening
     from fluvial.serve.warehouse import ServedWarehouse
-    from log_broker.server.net.tls import TlsContext
 
 PORT_DEFAULT = 8086
 _GIB = 1 << 30
@@ -32,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Example:  fluvial serve state.customers --key marts.cities=city")(serve)
 
 
-@with_warehouse
+@with_cluster_and_warehouse
 def serve(
     *,
     settings: Settings,
@@ -66,19 +66,12 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    client_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--client-ca",
-            metavar="FILE",
-            help="Let in only whom a certificate of these authorities names; with --certificate.",
-            exists=True,
-            dir_okay=False,
-            show_default=False,
-        ),
-    ] = None,
     allow_plaintext: Annotated[
-        bool, typer.Option("--allow-plaintext", help="Listen beyond this machine though nobody is asked who they are.")
+        bool,
+        typer.Option(
+            "--allow-plaintext",
+            help="Let other machines reach it without a certificate, or where the cluster has no users.",
+        ),
     ] = False,
     allowed_hosts: Annotated[
         list[str] | None,
@@ -104,58 +97,44 @@ def serve(
 ) -> None:
     """
     Serve rows of tables by their keys over HTTP until Ctrl-C, without Java: GET /tables/state.customers/ada.
+
+    On 127.0.0.1 it asks nobody who they are. Elsewhere it asks for a user of the cluster and its password, and
+    for a certificate by which these are encrypted.
     """
     with needed("serve"):
         import pyarrow  # noqa: F401
         import pyroaring  # noqa: F401
 
+        from fluvial.http_exposure import Exposure
+        from fluvial.serve.server import Listening
         from fluvial.serve.warehouse import ServedWarehouse
 
-    if client_ca is not None and certificate is None:
-        raise typer.BadParameter("--client-ca is for HTTPS: give --certificate too")
-    if not (is_loopback(host) or (certificate is not None and client_ca is not None) or allow_plaintext):
-        raise ServingError(
-            f"--host {host}: whoever reaches it could read every table: give it --certificate and --client-ca, or say "
-            "that it is meant with --allow-plaintext"
-        )
+    does = "and could read every table"
+    exposure = Exposure.of(settings, does=does, host=host, certificate=certificate, allow_plaintext=allow_plaintext)
     keys = {table: names.split(",") for table, names in pairs("--key", key).items()}
     warehouse = ServedWarehouse(settings.warehouse, keys=keys, kept_in=kept_in, copied_bytes_max=copies_max * _GIB)
     for name in (*(tables or ()), *keys):
         warehouse.table(name)
     try:
-        serving = _serve(
-            warehouse,
-            tables or [],
-            address=(host, port),
-            certificate=certificate,
-            client_ca=client_ca,
-            allowed_hosts=frozenset(allowed_hosts or ()),
+        listening = Listening(
+            port=port, exposure=exposure, cluster=settings.cluster, hosts=frozenset(allowed_hosts or ())
         )
+        serving = _serve(warehouse, tables or [], listening)
         asyncio.run(serving)
     finally:
         warehouse.close()
 
 
-async def _serve(
-    warehouse: "ServedWarehouse",
-    tables: list[str],
-    *,
-    address: tuple[str, int],
-    certificate: Path | None,
-    client_ca: Path | None,
-    allowed_hosts: frozenset[str],
-) -> None:
-    from fluvial.serve.server import Listening, first_of, serve_rows
+async def _serve(warehouse: "ServedWarehouse", tables: list[str], listening: "Listening") -> None:
+    from fluvial.serve.server import first_of, serve_rows
 
-    host, port = address
     logging.basicConfig(level=logging.WARNING)
-    listening = Listening(host=host, port=port, tls=_tls(certificate, client_ca), hosts=allowed_hosts)
-    scheme = "http" if certificate is None else "https"
+    exposure = listening.exposure
 
     def started(bound: int) -> None:
-        if not is_loopback(host) and client_ca is None:
-            terminal.say(f"warning: open to the network: whoever reaches {host} can read every table")
-        terminal.say(f"tables of {warehouse.root} are served at {scheme}://{host}:{bound}/tables; Ctrl-C stops it")
+        if exposure.is_open:
+            terminal.say(f"warning: open to the network: whoever reaches {exposure.host} can read every table")
+        terminal.say(f"tables of {warehouse.root} are served at {exposure.url(bound)}/tables; Ctrl-C stops it")
 
     def ready() -> None:
         if tables:
@@ -175,24 +154,6 @@ async def _serve(
     if isinstance(outcome, FluvialError):
         raise outcome
     if isinstance(outcome, OSError):
-        raise ServingError(f"{host}:{port}: {outcome.strerror or outcome}; choose another --port")
+        raise ServingError(f"{exposure.host}:{listening.port}: {outcome.strerror or outcome}; choose another --port")
     if isinstance(outcome, Exception):
         raise outcome
-
-
-def _tls(certificate: Path | None, client_ca: Path | None) -> "TlsContext | None":
-    from log_broker.core.security.listeners import TlsConfig
-    from log_broker.errors import BrokerError
-    from log_broker.server.net.tls import TlsContext
-
-    if certificate is None:
-        return None
-    config = TlsConfig(
-        location=str(certificate),
-        trusted_location="" if client_ca is None else str(client_ca),
-        client_auth="none" if client_ca is None else "required",
-    )
-    try:
-        return TlsContext(config, is_server=True, clock=asyncio.get_running_loop().time)
-    except BrokerError as error:
-        raise ServingError(str(error)) from error

@@ -26,7 +26,7 @@ from fluvial.delta.purge import ORPHAN_HOURS, Vacuumed, vacuum, write_without_ma
 from fluvial.delta.stamp import new_run_id, read_position
 from fluvial.spark.avro import SchemaSource
 from fluvial.spark.connect import session_of_its_own
-from fluvial.spark.warehouse import Warehouse
+from fluvial.spark.warehouse import SERVED, Warehouse
 from fluvial.tables.declare.declarations import Declaration, Pipeline, Publication
 from fluvial.tables.drive.erase_survey import Survey, TopicTable, survey
 from fluvial.tables.drive.erase_table import erase_pending
@@ -105,7 +105,7 @@ def erase(
     found = survey(topic, key, declared, settings, spark, schemas=schemas, say=say)
     work = _Erasing(key=key, found=found, settings=settings, spark=spark, schemas=schemas, say=say)
     if dry_run:
-        return work.report({}, found.goes_on, list(work.would_go()), {})
+        return work.report({}, found.goes_on, list(work.would_go()), None)
     tombstones, entry = work.have_it_listed()
     gone = [*work.from_tables(), *work.from_kept_rows(), *work.from_what_follows()]
     work.write_files_again()
@@ -268,6 +268,12 @@ class _Erasing:
             with session_of_its_own(self.spark) as session, explain_failures(name, self.warehouse.path(name)):
                 self.say(f"{name}: writing files without the rows that are marked as gone")
                 write_without_marked(session, self.warehouse.path(name))
+            self._forget_copies(name)
+
+    def _forget_copies(self, name: str) -> None:
+        """Remove what `fluvial serve` keeps of the files that a table had; it makes anew what it needs."""
+        if self.warehouse.local is not None:
+            shutil.rmtree(self.warehouse.local / SERVED / name, ignore_errors=True)
 
     def remove_old(self) -> dict[str, Vacuumed]:
         """Remove what only old versions have; the newest commit of each table says first where it stands."""
@@ -283,6 +289,7 @@ class _Erasing:
                 # What came behind the table's files were written again may have marked rows of the key once more.
                 write_without_marked(session, self.warehouse.path(name))
                 done[name] = vacuum(session, self.warehouse.path(name))
+            self._forget_copies(name)
         self._forget_checkpoints()
         return done
 
@@ -323,15 +330,20 @@ class _Erasing:
         tombstones: Mapping[int, int],
         entry: Erasure | None,
         gone: list[Gone],
-        vacuumed: Mapping[str, Vacuumed],
+        vacuumed: Mapping[str, Vacuumed] | None,
     ) -> ErasureReport:
+        """What was done; `vacuumed` is None where nothing was."""
         return ErasureReport(
             topic=self.found.topic,
             records=self.found.in_log.records,
             tombstones=tombstones,
             number=None if entry is None else entry.number,
             gone=tuple(gone),
-            remains=(*self._in_the_log(), *self._in_tables(vacuumed), *self._elsewhere()),
+            remains=(
+                *self._in_the_log(),
+                *(() if vacuumed is None else self._in_tables(vacuumed)),
+                *self._elsewhere(),
+            ),
         )
 
     def _in_the_log(self) -> Iterator[Remains]:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from certificates import Authority
 from keyed_history import KeyedHistory, customers
+from secured_broker import PASSWORDS, secured_broker
 
 CLIENTS = 300
 
@@ -106,25 +107,31 @@ def test_hundreds_of_clients_are_answered_each_with_its_row(history: KeyedHistor
         assert found == [f'{{"orders": {(at + number) % 100}}}'.encode() for number in range(3)]
 
 
-def test_others_than_this_machine_need_a_certificate(history: KeyedHistory, tmp_path: Path) -> None:
-    for name in ("ca", "stranger"):
-        (tmp_path / name).mkdir()
-    authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "stranger")
-    server, ca = str(authority.issue("server")), str(tmp_path / "ca" / "ca.pem")
-    assert "give it --certificate and --client-ca" in refused(history, "--host", "0.0.0.0")
-    assert "give it --certificate and --client-ca" in refused(history, "--host", "0.0.0.0", "--certificate", server)
-    assert "give --certificate too" in refused(history, "--client-ca", ca)
-    with started(history, "--host", "0.0.0.0", "--certificate", server, "--client-ca", ca) as (url, _):
-        address = f"{url.replace('0.0.0.0', '127.0.0.1')}/tables/state.customers/k7"
-        context = ssl.create_default_context(cafile=ca)
-        context.load_cert_chain(str(authority.issue("alice")))
-        assert httpx.get(address, verify=context).json()["orders"] == 7
-        for foreign in (None, str(stranger.issue("mallory"))):
-            other = ssl.create_default_context(cafile=ca)
-            if foreign is not None:
-                other.load_cert_chain(foreign)
-            with pytest.raises(httpx.TransportError):
-                httpx.get(address, verify=other)
+def test_others_than_this_machine_are_asked_who_they_are(history: KeyedHistory, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate = str(authority.issue("server"))
+    trusting = ssl.create_default_context(cafile=str(authority.path))
+    url_of = "{}/tables/state.customers/k7?columns=orders"
+    with secured_broker() as (broker, _):
+        properties = tmp_path / "client.properties"
+        properties.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.username=ada\nsasl.password=ada's\n"
+        )
+        others = ("--bootstrap-server", broker.bootstrap_servers, "--command-config", str(properties))
+        assert "name a certificate" in refused(history, "--host", "0.0.0.0", *others)
+        with (
+            started(history, "--certificate", certificate, *others) as (url, _),
+            httpx.Client(verify=trusting, timeout=60) as client,
+        ):
+            for auth in (None, ("ada", "bob's"), ("nobody", "x")):
+                assert client.get(url_of.format(url), auth=auth).status_code == 401
+                assert client.get(f"{url}/metrics", auth=auth).status_code == 401
+            assert client.get(f"{url}/healthz").status_code == 200
+            assert client.get(url_of.format(url), auth=("bob", PASSWORDS["bob"])).status_code == 403
+            for name in ("ada", "eye"):
+                assert client.get(url_of.format(url), auth=(name, PASSWORDS[name])).json() == {"orders": 7}
+            with pytest.raises(httpx.HTTPError):
+                httpx.get(url_of.format(url.replace("https", "http")), auth=("ada", PASSWORDS["ada"]))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +147,7 @@ def test_others_than_this_machine_need_a_certificate(history: KeyedHistory, tmp_
         (("--warehouse", "s3a://bucket/warehouse"), "are not on this machine"),
         (("--certificate", "none.pem"), "none.pem"),
         (("--port", "70000"), "--port"),
+        (("--host", "0.0.0.0"), "has no users with passwords to ask for"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_line(history: KeyedHistory, more: tuple[str, ...], says: str) -> None:

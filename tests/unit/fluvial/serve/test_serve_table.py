@@ -212,3 +212,18 @@ def test_of_a_state_with_former_rows_the_current_one_is_found(tmp_path: Path) ->
     assert found is not None
     assert found["n"] == 3
     assert view.get(("b",)) is None
+
+
+def test_a_row_of_a_history_is_found_by_its_place_in_the_log(tmp_path: Path) -> None:
+    columns = {"_partition": pa.int32(), "_offset": pa.int64(), "order_id": pa.string()}
+    history = KeyedHistory(tmp_path / "history" / "orders", columns, ["_partition", "_offset"])
+    for batch in range(3):
+        offsets = range(100 * batch, 100 * batch + 100)
+        history.put([{"_partition": at % 2, "_offset": at, "order_id": f"o{at}"} for at in offsets], row_group=30)
+    view = ServedWarehouse(str(tmp_path)).table("history.orders").newest()
+    for at in (0, 99, 100, 257):
+        assert view.get(view.key.of_path([str(at % 2), str(at)])) == {
+            "_partition": at % 2, "_offset": at, "order_id": f"o{at}"
+        }  # fmt: skip
+    assert view.get((1, 0)) is None
+    assert view.get((0, 300)) is None
