@@ -67,13 +67,14 @@ def events(*, spent: int = 1) -> list[Sent]:
 
 
 def tables_of(topic: str) -> dict[str, Declaration]:
+    from pyspark.sql import functions
+
     @pipeline(name="towns", inputs=["history.customers"], key="town", version="1")
     def towns(rows: Any) -> Any:
         return (
             rows.where("town IS NOT NULL")
             .groupBy("town")
-            .agg({"spent": "sum", "_offset": "max"})
-            .toDF("town", "spent", "newest")
+            .agg(functions.sum("spent").alias("spent"), functions.max("_offset").alias("newest"))
         )
 
     @pipeline(name="big", inputs=["state.customers"], version="1")

@@ -69,6 +69,8 @@ def vacuum(session: "SparkSession", path: str) -> Vacuumed:
     table's own: its settings are changed.
     """
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    # Else hours other than none are taken for the table's own retention.
+    session.conf.set("spark.databricks.delta.vacuum.retentionWindowIgnore.enabled", "false")
     # As many tasks list the folders, ten thousand of them unless it is said, and a table has one folder.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(2 * parallelism(session)))
     # Its two commits would stand above the stamp, and say nothing that is needed.
