@@ -35,13 +35,13 @@ from fluvial.tables import (
     sum_,
 )
 from fluvial.tables.drive import runner
-from fluvial.tables.drive.erase import ErasureReport, erase
-from fluvial.tables.drive.erase_survey import EraseError, topic_of
-from fluvial.tables.drive.key_in_log import shown_time
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.replay import rewrite
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
+from fluvial.tables.erasure.erase import ErasureReport, erase
+from fluvial.tables.erasure.key_in_log import shown_time
+from fluvial.tables.erasure.survey import EraseError, topic_of
 
 pytestmark = pytest.mark.spark
 

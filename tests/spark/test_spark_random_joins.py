@@ -5,17 +5,16 @@ Whatever happened, the table is what plain Python makes of the inputs at the ver
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
+from stopped_refresh import StoppedError, stopped
 
 from fluvial.config import Settings
-from fluvial.delta import row_swap
-from fluvial.delta.commit import commit_once
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
 from fluvial.tables import Pipeline, as_of, interval_join
@@ -35,10 +34,6 @@ REACHES = (
     ("-2 hours", "-30 minutes"),
     ("0 minutes", "0 minutes"),
 )
-
-
-class StoppedError(Exception):
-    """What a test stops a refresh with."""
 
 
 class Tables:
@@ -144,29 +139,6 @@ def _utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
 
 
-@contextmanager
-def _stopped(random: Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Raise StoppedError before anything is written, before the commit, or after it."""
-
-    def stop(*_arguments: Any, **_keywords: Any) -> Any:
-        raise StoppedError
-
-    def stop_after(*arguments: Any, **keywords: Any) -> Any:
-        commit_once(*arguments, **keywords)
-        raise StoppedError
-
-    with monkeypatch.context() as patch:
-        match random.choice(("planned", "commit begun", "committed")):
-            case "planned":
-                patch.setattr(key_refresh, "commit_once", stop)
-            case "commit begun":
-                patch.setattr(row_swap._Transaction, "commit", stop)
-                patch.setattr(key_refresh, "replace_table", stop)
-            case _:
-                patch.setattr(key_refresh, "commit_once", stop_after)
-        yield
-
-
 def _refreshed(
     random: Random, tables: Tables, mart: Pipeline, expected: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +147,7 @@ def _refreshed(
     roads = []
     for _ in range(CHANGES):
         if random.random() < 0.5:
-            with _stopped(random, monkeypatch), suppress(StoppedError):
+            with stopped(random, monkeypatch, key_refresh), suppress(StoppedError):
                 materialize(mart, tables._settings, tables._spark)
         materialize(mart, tables._settings, tables._spark)
         roads.append(tables.check(mart, expected))

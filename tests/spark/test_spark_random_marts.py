@@ -5,17 +5,15 @@ Whatever happened, the table is what the transform makes of the inputs at the ve
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 import pytest
 from grouped_transforms import CUSTOMERS, ORDER_COLUMNS, ORDERS, SHAPES, random_change, random_orders, random_pipeline
+from stopped_refresh import StoppedError, stopped
 
 from fluvial.config import Settings
-from fluvial.delta import row_swap
-from fluvial.delta.commit import commit_once
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
 from fluvial.tables import Pipeline
@@ -26,10 +24,6 @@ from fluvial.tables.drive.verify import verify
 pytestmark = pytest.mark.spark
 
 CHANGES = 5 if os.environ.get("FLUVIAL_ROTA") else 3
-
-
-class StoppedError(Exception):
-    """What a test stops a refresh with."""
 
 
 @pytest.mark.parametrize(
@@ -58,41 +52,13 @@ def test_a_mart_is_always_the_batch_query(
             else:
                 tables.sql(changed[1].replace("TABLE", tables.name(changed[0]), 1))
         if random.random() < 0.7:
-            with _stopped(random, monkeypatch), suppress(StoppedError):
+            with stopped(random, monkeypatch, key_refresh, part_refresh), suppress(StoppedError):
                 materialize(mart, warehouse_settings, spark)
         materialize(mart, warehouse_settings, spark)
         roads.append(tables.check(mart))
     verdict = verify(mart, warehouse_settings, spark, schemas=None)  # type: ignore[arg-type]
     assert ("keys" if mart.aggregation is None else "parts") in roads, (seed, roads)
     assert verdict.is_exact, (seed, mart.name, roads, verdict)
-
-
-@contextmanager
-def _stopped(random: Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Raise StoppedError before anything is written, before the commit, or after it."""
-
-    def stop(*_arguments: Any, **_keywords: Any) -> Any:
-        raise StoppedError
-
-    def stop_after(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            real(*arguments, **keywords)
-            raise StoppedError
-
-        return call
-
-    with monkeypatch.context() as patch:
-        match random.choice(("planned", "commit begun", "committed")):
-            case "planned":
-                for module in (key_refresh, part_refresh):
-                    patch.setattr(module, "commit_once", stop)
-            case "commit begun":
-                patch.setattr(row_swap._Transaction, "commit", stop)
-                patch.setattr(key_refresh, "replace_table", stop)
-            case _:
-                for module in (key_refresh, part_refresh):
-                    patch.setattr(module, "commit_once", stop_after(commit_once))
-        yield
 
 
 class _Tables:

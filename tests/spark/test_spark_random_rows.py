@@ -4,18 +4,17 @@ Random pipelines without a key over random histories, refreshed at random times 
 Whatever happened, the table is what the transform makes of the inputs at the versions that the table's stamp names.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 import pytest
 from grouped_transforms import CUSTOMERS, ORDER_COLUMNS, ORDERS, random_change, random_orders
 from pyspark.sql import functions as sql
+from stopped_refresh import StoppedError, stopped
 
 from fluvial.config import Settings
-from fluvial.delta import row_swap
-from fluvial.delta.commit import commit_once
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
 from fluvial.tables import Pipeline, pipeline
@@ -43,10 +42,6 @@ LOOKED_UP: tuple[Callable[[Any, Any], Any], ...] = (
     lambda rows, customers: rows.join(customers.where("city = 'city 1'"), sql.expr("customer = id"), "left_anti"),
     lambda rows, customers: rows.join(customers.groupBy("city").count(), "city", "left"),
 )
-
-
-class StoppedError(Exception):
-    """What a test stops a refresh with."""
 
 
 def random_rows(random: Random) -> Pipeline:
@@ -101,7 +96,7 @@ def test_a_mart_of_rows_is_always_the_batch_query(
             else:
                 spark.sql(changed[1].replace("TABLE", name(changed[0]), 1))
         if random.random() < 0.7:
-            with _stopped(random, monkeypatch), suppress(StoppedError):
+            with stopped(random, monkeypatch, row_refresh), suppress(StoppedError):
                 materialize(mart, warehouse_settings, spark)
         materialize(mart, warehouse_settings, spark)
         made = newest_made(TableLog(spark, f"{warehouse_settings.warehouse}/marts/random_rows"))
@@ -111,26 +106,3 @@ def test_a_mart_of_rows_is_always_the_batch_query(
         verdict = verify(mart, warehouse_settings, spark, schemas=None)  # type: ignore[arg-type]
         assert verdict.is_exact, (seed, roads, verdict)
     assert "rows" in roads, (seed, roads, made.stamp.refresh)
-
-
-@contextmanager
-def _stopped(random: Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Raise StoppedError before anything is written, before the commit, or after it."""
-
-    def stop(*_arguments: Any, **_keywords: Any) -> Any:
-        raise StoppedError
-
-    def stop_after(*arguments: Any, **keywords: Any) -> Any:
-        commit_once(*arguments, **keywords)
-        raise StoppedError
-
-    with monkeypatch.context() as patch:
-        match random.choice(("planned", "commit begun", "committed")):
-            case "planned":
-                patch.setattr(row_refresh, "commit_once", stop)
-            case "commit begun":
-                patch.setattr(row_swap._Transaction, "commit", stop)
-                patch.setattr(row_refresh, "replace_table", stop)
-            case _:
-                patch.setattr(row_refresh, "commit_once", stop_after)
-        yield

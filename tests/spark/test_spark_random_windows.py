@@ -6,14 +6,15 @@ are the late rows.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as sql
+from stopped_refresh import StoppedError, stopped
 from windowed_events import (
     EVENT_COLUMNS,
     EVENTS,
@@ -28,8 +29,6 @@ from windowed_events import (
 )
 
 from fluvial.config import Settings
-from fluvial.delta import row_swap
-from fluvial.delta.commit import commit_once
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, newest_made
 from fluvial.tables import Pipeline, TimeWindows, aggregate, count, pipeline, sum_, top
@@ -45,10 +44,6 @@ KINDS = ("tumbling", "hopping", "session")
 EMITS: Sequence[Emit] = ("final", "changes")
 ROADS = ("aggregate", "transform")
 IDS_MAX = 1000
-
-
-class StoppedError(Exception):
-    """What a test stops a refresh with."""
 
 
 def mart_of(windows: TimeWindows, road: str) -> Pipeline:
@@ -83,7 +78,7 @@ def test_windows_are_always_what_the_log_makes_of_them(
     roads = []
     for _ in range(CHANGES):
         if random.random() < 0.6:
-            with _stopped(random, monkeypatch), suppress(StoppedError):
+            with stopped(random, monkeypatch, key_refresh, part_refresh, late=late_table), suppress(StoppedError):
                 materialize(mart, warehouse_settings, spark)
             for _ in range(random.randint(0, 1)):
                 history.add(topic.sent(random.randint(1, 10)))
@@ -99,38 +94,6 @@ def test_windows_are_always_what_the_log_makes_of_them(
     materialize(mart, warehouse_settings, spark)
     assert history.check(mart, windows) == ("parts" if mart.from_parts else "keys"), (seed, str(windows), roads)
     assert verify(mart, warehouse_settings, spark, schemas=None).is_exact, (seed, str(windows), roads)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _stopped(random: Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Raise StoppedError before anything is written, or before or after a commit of the late rows or of the table."""
-
-    def stop(*_arguments: Any, **_keywords: Any) -> Any:
-        raise StoppedError
-
-    def stop_after(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            real(*arguments, **keywords)
-            raise StoppedError
-
-        return call
-
-    with monkeypatch.context() as patch:
-        match random.choice(("late", "late committed", "planned", "commit begun", "committed")):
-            case "late":
-                patch.setattr(late_table, "commit_once", stop)
-            case "late committed":
-                patch.setattr(late_table, "commit_once", stop_after(commit_once))
-            case "planned":
-                for module in (key_refresh, part_refresh):
-                    patch.setattr(module, "commit_once", stop)
-            case "commit begun":
-                patch.setattr(row_swap._Transaction, "commit", stop)
-                patch.setattr(key_refresh, "replace_table", stop)
-            case _:
-                for module in (key_refresh, part_refresh):
-                    patch.setattr(module, "commit_once", stop_after(commit_once))
-        yield
 
 
 class History:

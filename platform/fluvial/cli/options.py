@@ -12,6 +12,26 @@ import typer
 
 from fluvial.config import Settings, load_settings
 
+Certificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--certificate",
+        metavar="FILE",
+        help="Serve by HTTPS: a PEM file with the certificates and their key.",
+        exists=True,
+        dir_okay=False,
+        show_default=False,
+    ),
+]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        metavar="NAME",
+        help="A host name that clients use, besides its address; repeatable.",
+        show_default=False,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of the local platform (default: .fluvial).", show_default=False),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import pairs, with_cluster_and_warehouse
+from fluvial.cli.options import AllowedHosts, Certificate, pairs, with_cluster_and_warehouse
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
@@ -55,17 +55,7 @@ def serve(
         PORT_DEFAULT
     ),
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = HOST,
-    certificate: Annotated[
-        Path | None,
-        typer.Option(
-            "--certificate",
-            metavar="FILE",
-            help="Serve by HTTPS: a PEM file with the certificates and their key.",
-            exists=True,
-            dir_okay=False,
-            show_default=False,
-        ),
-    ] = None,
+    certificate: Certificate = None,
     allow_plaintext: Annotated[
         bool,
         typer.Option(
@@ -73,15 +63,7 @@ def serve(
             help="Let other machines reach it without a certificate, or where the cluster has no users.",
         ),
     ] = False,
-    allowed_hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-host",
-            metavar="NAME",
-            help="A host name that clients use, besides its address; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    allowed_hosts: AllowedHosts = None,
     kept_in: Annotated[
         Path | None,
         typer.Option(

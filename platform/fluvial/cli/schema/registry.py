@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluvial.cli import terminal
-from fluvial.cli.options import with_cluster
+from fluvial.cli.options import AllowedHosts, Certificate, with_cluster
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.local.state import HOST, OPEN_TO_THE_NETWORK, REGISTRY_PORT_DEFAULT, is_loopback
@@ -52,29 +52,11 @@ def registry(
             "--admin", metavar="PRODUCER", help="Acts for every owner; may be given again.", show_default=False
         ),
     ] = None,
-    certificate: Annotated[
-        Path | None,
-        typer.Option(
-            "--certificate",
-            metavar="FILE",
-            help="Serve by HTTPS: a PEM file with the certificates and their key.",
-            exists=True,
-            dir_okay=False,
-            show_default=False,
-        ),
-    ] = None,
+    certificate: Certificate = None,
     allow_plaintext: Annotated[
         bool, typer.Option("--allow-plaintext", help="Listen beyond this machine without a certificate.")
     ] = False,
-    allowed_hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-host",
-            metavar="NAME",
-            help="A host name that clients use, besides its address; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    allowed_hosts: AllowedHosts = None,
 ) -> None:
     """
     Serve a schema registry for another Kafka cluster until Ctrl-C; what it acknowledges stands in a topic there.

@@ -10,7 +10,7 @@ from fluvial.cli.options import AnswerFormat, Form, with_tables
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
-    from fluvial.tables.drive.erase import ErasureReport
+    from fluvial.tables.erasure.erase import ErasureReport
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,8 +46,8 @@ def erase(
     from fluvial.kafka.admin import admin_of, describe_cluster, require_topic
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
-    from fluvial.tables.drive.erase import erase as erase_key
-    from fluvial.tables.drive.erase_survey import topic_of
+    from fluvial.tables.erasure.erase import erase as erase_key
+    from fluvial.tables.erasure.survey import topic_of
 
     declared = load_project(settings.project)
     topic = topic_of(source, declared)

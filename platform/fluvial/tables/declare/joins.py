@@ -47,21 +47,16 @@ class IntervalJoin:
     where: str | None
 
     def __call__(self, left: "DataFrame", right: "DataFrame") -> "DataFrame":
-        from pyspark.sql.functions import expr
-
         left = left if self.where is None else left.where(self.where)
         one, other = (
             rows.drop(WINDOW_END).selectExpr("*", f"unix_micros({time}) AS {_AT}").alias(name)
             for rows, time, name in zip((left, right), self.times, self.names, strict=True)
         )
         first, second = self.names
-        same = [f"{first}.`{mine}` = {second}.`{theirs}`" for mine, theirs in self.on.items()]
         apart = f"{second}.{_AT} - {first}.{_AT} BETWEEN {micros(self.within[0])}L AND {micros(self.within[1])}L"
-        condition = " AND ".join((*same, f"{first}.{WINDOW_START} = {second}.{WINDOW_START}", apart))
-        joined = one.join(other, expr(condition), self.how)
-        key = [*self.on, WINDOW_START]
+        condition = f"{first}.{WINDOW_START} = {second}.{WINDOW_START} AND {apart}"
         chosen = self.select or _all(self.names, left.columns, right.columns, self.on)
-        return joined.selectExpr(*(f"{first}.`{name}`" for name in key), *chosen)
+        return _joined(self, one, other, condition, chosen)
 
     @property
     def description(self) -> str:
@@ -95,8 +90,6 @@ class AsOfJoin:
     where: str | None
 
     def __call__(self, events: "DataFrame", versions: "DataFrame") -> "DataFrame":
-        from pyspark.sql.functions import expr
-
         first, second = self.names
         # When a version ends is no value of it: it would change for events that lie long before.
         hidden = {self.validity.until, *self.validity.said}
@@ -106,12 +99,9 @@ class AsOfJoin:
         since, until = f"{second}.`{self.validity.since}`", f"{second}.{_UNTIL}"
         events = events if self.where is None else events.where(self.where)
         timed = events.drop(WINDOW_END).selectExpr("*", f"{self.time} AS {_AT}").alias(first)
-        same = [f"{first}.`{mine}` = {second}.`{theirs}`" for mine, theirs in self.on.items()]
         holds = f"{since} <= {first}.{_AT} AND ({until} > {first}.{_AT} OR {until} IS NULL)"
-        joined = timed.join(holding.alias(second), expr(" AND ".join((*same, holds))), self.how)
-        key = [*self.on, WINDOW_START]
         chosen = self.select or _all(self.names, events.columns, holding.drop(self.validity.since).columns, self.on)
-        return joined.selectExpr(*(f"{first}.`{name}`" for name in key), *chosen)
+        return _joined(self, timed, holding.alias(second), holds, chosen)
 
     @property
     def description(self) -> str:
@@ -130,6 +120,18 @@ class AsOfJoin:
 
 def _fingerprint(join: IntervalJoin | AsOfJoin) -> str:
     return hashlib.sha256(repr(join).encode()).hexdigest()[:16]
+
+
+def _joined(
+    join: IntervalJoin | AsOfJoin, one: "DataFrame", other: "DataFrame", condition: str, chosen: Sequence[str]
+) -> "DataFrame":
+    """The key and what is `chosen` of rows of the same `on` for which the condition holds."""
+    from pyspark.sql.functions import expr
+
+    first, second = join.names
+    same = [f"{first}.`{mine}` = {second}.`{theirs}`" for mine, theirs in join.on.items()]
+    joined = one.join(other, expr(" AND ".join((*same, condition))), join.how)
+    return joined.selectExpr(*(f"{first}.`{name}`" for name in (*join.on, WINDOW_START)), *chosen)
 
 
 def _all(names: tuple[str, str], left: Sequence[str], right: Sequence[str], on: Mapping[str, str]) -> list[str]:

@@ -9,8 +9,8 @@ from fluvial.cli.table.erase import as_json, as_lines
 from fluvial.cli.table.table_replay import _places
 from fluvial.tables import history, pipeline, publish, state
 from fluvial.tables.declare.folds import count
-from fluvial.tables.drive.erase import ErasureReport, Gone, Remains
-from fluvial.tables.drive.erase_survey import EraseError, topic_of
+from fluvial.tables.erasure.erase import ErasureReport, Gone, Remains
+from fluvial.tables.erasure.survey import EraseError, topic_of
 
 REPORT = ErasureReport(
     topic="customers",

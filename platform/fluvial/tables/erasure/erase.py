@@ -28,14 +28,14 @@ from fluvial.spark.avro import SchemaSource
 from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.warehouse import SERVED, Warehouse
 from fluvial.tables.declare.declarations import Declaration, Pipeline, Publication
-from fluvial.tables.drive.erase_survey import Survey, TopicTable, survey
 from fluvial.tables.drive.erase_table import erase_pending
-from fluvial.tables.drive.key_in_log import append_tombstones, shown_time
 from fluvial.tables.drive.late_table import has_watermarks, late_table_of
 from fluvial.tables.drive.pipeline_inputs import wanted_stamp
 from fluvial.tables.drive.rebuild import ASIDE, BROKEN, rebuild
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.stream_run import CHECKPOINTS
+from fluvial.tables.erasure.key_in_log import append_tombstones, shown_time
+from fluvial.tables.erasure.survey import Survey, TopicTable, survey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +99,7 @@ def erase(
     Erase the records of a topic with this key, and what tables hold of them; `say` hears of each step as it begins.
 
     With `dry_run` nothing is changed. With `with_vacuum` old versions lose their files too. Raises
-    :class:`~fluvial.tables.drive.erase_survey.EraseError` before anything is changed, and whatever
+    :class:`~fluvial.tables.erasure.survey.EraseError` before anything is changed, and whatever
     :func:`~fluvial.tables.drive.runner.materialize` raises of a table behind; asked for again, it goes on.
     """
     found = survey(topic, key, declared, settings, spark, schemas=schemas, say=say)

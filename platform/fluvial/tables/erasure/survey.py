@@ -17,7 +17,7 @@ from fluvial.spark.kafka import TopicBounds, topic_bounds
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.tables.drive.erase_table import key_column, key_of
-from fluvial.tables.drive.key_in_log import Keeping, KeyInLog, find_key, keeping_of
+from fluvial.tables.erasure.key_in_log import Keeping, KeyInLog, find_key, keeping_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
