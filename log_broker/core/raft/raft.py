@@ -24,7 +24,7 @@ A replica that hears from a leader and is told of a higher epoch by a request as
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 
 from log_broker.core.raft.effects import (
     AddVoter,
@@ -62,26 +62,6 @@ from log_broker.core.raft.messages import (
 from log_broker.core.raft.replica import EPOCH_MAX, RaftConfig, Recovered, Replica
 from log_broker.core.raft.voters import ReplicaKey, VoterSet
 from log_broker.errors import ErrorCode
-
-
-class ReplicaProgress(NamedTuple):
-    """How far a replica is, as the leader knows; `caught_up_ms_ago` is None if it never was. The leader's own are 0."""
-
-    key: ReplicaKey
-    is_voter: bool
-    log_end_offset: int
-    fetched_ms_ago: int
-    caught_up_ms_ago: int | None
-
-
-class QuorumDescription(NamedTuple):
-    """What a leader says of its quorum: the content of DescribeQuorum."""
-
-    leader_id: int
-    epoch: int
-    high_watermark: int
-    replicas: tuple[ReplicaProgress, ...]
-
 
 Role = Unattached | Prospective | Candidate | Follower | Leader
 
@@ -163,18 +143,6 @@ class Raft:
         """
         role, timeout_ms = self.role, self.replica.config.fetch_timeout_ms
         return isinstance(role, Leader) and now_ms < role.followed_ms(now_ms) + timeout_ms - timeout_ms // DRIFT_SHARE
-
-    def describe(self, now_ms: int) -> QuorumDescription | None:
-        """Return how far everyone is, None where this replica does not lead."""
-        role = self.role
-        if not isinstance(role, Leader):
-            return None
-        voters = self.replica.voters.current
-        rows = [ReplicaProgress(self.replica.key, self.replica.is_voter, self.replica.log.end_offset, 0, 0)]
-        for key, progress in sorted(role.followers.all.items()):
-            caught_up = None if progress.caught_up_ms is None else now_ms - progress.caught_up_ms
-            rows.append(ReplicaProgress(key, key in voters, progress.match, now_ms - progress.fetched_ms, caught_up))
-        return QuorumDescription(self.replica.key.node_id, self.replica.epoch, self.replica.high_watermark, tuple(rows))
 
     # Changes of role
 
@@ -267,19 +235,14 @@ class Raft:
 
     def _observe(self, epoch: int, leader_id: int) -> None:
         """Follow what a message says of epoch and leader, if it is new."""
-        known = leader_id not in {NO_LEADER, self.replica.key.node_id}
-        if self.replica.epoch < epoch <= self.epoch_max():
-            if known:
+        ours = self.replica.key.node_id
+        is_newer = self.replica.epoch < epoch <= self.epoch_max()
+        lacks_leader = self.leader_id is None and self.replica.state.leader_id != ours
+        if leader_id not in {NO_LEADER, ours}:
+            if is_newer or (epoch == self.replica.epoch and lacks_leader):
                 self.become_follower(epoch, leader_id)
-            else:
-                self.become_unattached(epoch)
-        elif (
-            epoch == self.replica.epoch
-            and known
-            and self.leader_id is None
-            and self.replica.state.leader_id != self.replica.key.node_id
-        ):
-            self.become_follower(epoch, leader_id)
+        elif is_newer:
+            self.become_unattached(epoch)
 
     def _told_of(self, epoch: int, by: int) -> None:
         """Ask the node that a request names whether it is in the higher epoch that the request says."""
@@ -314,31 +277,15 @@ class Raft:
                 self._epoch_began(token, body)
             case EndQuorumEpochRequest():
                 self._epoch_ended(token, body)
-            case FetchRequest():
-                if isinstance(self.role, Leader) and body.epoch == self.replica.epoch:
-                    self.role.on_fetch(token, body, link)
-                else:
+            case FetchRequest() | FetchSnapshotRequest():
+                role = self.role
+                if not isinstance(role, Leader) or body.epoch != self.replica.epoch:
                     self._told_of(body.epoch, body.replica.node_id)
-                    self.replica.answer(
-                        token,
-                        FetchResponse(
-                            error=self._no_leader(body.epoch), epoch=self.replica.epoch, leader_id=self._known_leader
-                        ),
-                    )
-            case FetchSnapshotRequest():
-                if isinstance(self.role, Leader) and body.epoch == self.replica.epoch:
-                    self.role.on_fetch_snapshot(token, body)
+                    self.replica.answer(token, self._refused(body))
+                elif isinstance(body, FetchRequest):
+                    role.on_fetch(token, body, link)
                 else:
-                    self._told_of(body.epoch, body.replica.node_id)
-                    self.replica.answer(
-                        token,
-                        FetchSnapshotResponse(
-                            error=self._no_leader(body.epoch),
-                            epoch=self.replica.epoch,
-                            leader_id=self._known_leader,
-                            snapshot_id=body.snapshot_id,
-                        ),
-                    )
+                    role.on_fetch_snapshot(token, body)
             case _:
                 assert_never(body)
 
@@ -347,8 +294,12 @@ class Raft:
         leader_id = self.leader_id
         return NO_LEADER if leader_id is None else leader_id
 
-    def _no_leader(self, epoch: int) -> ErrorCode:
-        return self._epoch_error(epoch) or ErrorCode.NOT_LEADER_OR_FOLLOWER
+    def _refused(self, body: FetchRequest | FetchSnapshotRequest) -> FetchResponse | FetchSnapshotResponse:
+        error = self._epoch_error(body.epoch) or ErrorCode.NOT_LEADER_OR_FOLLOWER
+        epoch, leader_id = self.replica.epoch, self._known_leader
+        if isinstance(body, FetchRequest):
+            return FetchResponse(error=error, epoch=epoch, leader_id=leader_id)
+        return FetchSnapshotResponse(error=error, epoch=epoch, leader_id=leader_id, snapshot_id=body.snapshot_id)
 
     def _epoch_error(self, epoch: int) -> ErrorCode:
         if epoch == self.replica.epoch:

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import randrange
 from typing import Any, NamedTuple, Protocol
 
+from log_broker.core.raft.description import QuorumDescription, describe_quorum
 from log_broker.core.raft.driver import RaftDriver
 from log_broker.core.raft.effects import (
     AddVoter,
@@ -34,7 +35,7 @@ from log_broker.core.raft.messages import (
     RaftRequest,
     RaftResponse,
 )
-from log_broker.core.raft.raft import QuorumDescription, Raft
+from log_broker.core.raft.raft import Raft
 from log_broker.core.raft.replica import RaftConfig, epoch_bound
 from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
 from log_broker.errors import BrokerError, ErrorCode
@@ -205,7 +206,7 @@ class Quorum:
         """Return how far everyone is, None where this replica does not lead."""
         if self._driver is None or self._life is None:
             return None
-        return self._driver.raft.describe(self._life.now_ms())
+        return describe_quorum(self._driver.raft, self._life.now_ms())
 
     def propose(self, epoch: int, value: bytes) -> "asyncio.Future[Proposed]":
         """Have a value committed that was decided under `epoch`; when the answer comes it has been replayed here."""

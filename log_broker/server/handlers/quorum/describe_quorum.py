@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Protocol
 
 from log_broker.core.cluster.image import METADATA_TOPIC
-from log_broker.core.raft.raft import QuorumDescription, ReplicaProgress
+from log_broker.core.raft.description import QuorumDescription, ReplicaProgress
 from log_broker.errors import ErrorCode
 from log_broker.server.process.ports import Process
 from log_broker.server.quorum.ports import HasQuorum

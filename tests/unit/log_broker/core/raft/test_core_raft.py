@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from log_broker.core.raft.description import describe_quorum
 from log_broker.core.raft.effects import (
     AddVoter,
     AppendEntries,
@@ -561,7 +562,7 @@ def test_a_leader_describes_its_quorum() -> None:
     leader = replicas.elect()
     replicas.propose(b"x")
     replicas.pass_time(100)
-    described = leader.describe(replicas.now)
+    described = describe_quorum(leader, replicas.now)
     assert described is not None
     assert (described.leader_id, described.epoch) == (leader.replica.key.node_id, leader.replica.epoch)
     assert described.high_watermark == leader.replica.high_watermark == leader.replica.log.end_offset
@@ -574,7 +575,7 @@ def test_a_leader_describes_its_quorum() -> None:
     assert {row.log_end_offset for row in described.replicas} == {leader.replica.log.end_offset}
     assert all(row.caught_up_ms_ago is not None for row in described.replicas)
     follower = next(raft for raft in replicas.rafts.values() if raft is not leader)
-    assert follower.describe(replicas.now) is None
+    assert describe_quorum(follower, replicas.now) is None
 
 
 def test_a_fetch_proves_only_that_its_voter_had_the_answer_before_it() -> None:
