@@ -95,6 +95,9 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
 
     # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))
+    if is_local:
+        # Without it Spark looks up the machine's own name, and does not start where that resolves to no address.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name)
     archive = ClassArchive.of(java, jars) if is_local else None
     conf = session_conf(settings, [str(jar) for jar in jars], archive)
