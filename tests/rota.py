@@ -169,7 +169,8 @@ def main() -> int:
         command = turn.command(options.seed)
         console.rule(f"rota: {turn.name}")
         if subprocess.run(command, cwd=ROOT, env=os.environ | turn.environment, check=False).returncode == 0:
-            passed[turn.name] = {"passed": date.today(), "commit": _commit()}
+            # Read again: others may have written since, for what takes hours is run beside other work.
+            passed = _passed() | {turn.name: {"passed": date.today(), "commit": _commit()}}
             _write(passed)
         else:
             settings = [f"{name}={value}" for name, value in turn.environment.items()]
