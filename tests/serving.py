@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,12 +10,17 @@ import httpx
 
 from fluvial.serve.server import Listening, serve_rows
 from fluvial.serve.service import Limits
+from fluvial.serve.sql import Statements
 from fluvial.serve.warehouse import ServedWarehouse
 
 
 @contextmanager
 def serving(
-    warehouse: ServedWarehouse, *, preload: Sequence[str] = (), limits: Limits | None = None
+    warehouse: ServedWarehouse,
+    *,
+    preload: Sequence[str] = (),
+    statements: Callable[[], Statements] | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[httpx.Client]:
     """A client of a server that ends with this."""
     bound: list[int] = []
@@ -30,7 +35,9 @@ def serving(
     async def main() -> None:
         listening = Listening(port=0)
         try:
-            await serve_rows(warehouse, listening, preload=preload, limits=limits, started=started)
+            await serve_rows(
+                warehouse, listening, preload=preload, statements=statements, limits=limits, started=started
+            )
         except asyncio.CancelledError:
             pass
         except BaseException as error:

@@ -13,12 +13,12 @@ import httpx
 import pytest
 from serving import serving
 
-from fluvial.cli.rendering import write_json
 from fluvial.delta.commit import KEYED_TABLE, append
 from fluvial.delta.log import TableLog
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, located, swap_located
 from fluvial.delta.stamp import Stamp
 from fluvial.delta.upkeep import compact_files, write_checkpoint
+from fluvial.query.rendering import write_json
 from fluvial.serve.warehouse import ServedWarehouse
 
 pytestmark = pytest.mark.spark

@@ -98,7 +98,8 @@ class Door:
     """
     Takes statements for one warehouse; close it after use.
 
-    `ask_spark` makes Spark's DataFrame of a statement, `say` hears why a statement goes to Spark.
+    `ask_spark` makes Spark's DataFrame of a statement, `say` hears why a statement goes to Spark, and `memory_bytes`
+    is what Sail may take for its statements.
     """
 
     settings: Settings
@@ -106,6 +107,7 @@ class Door:
     say: Callable[[str], None]
     engine: Engine = Engine.AUTO
     places: Sequence[At] = ()
+    memory_bytes: int | None = None
     _sail: Sail | None = None
     _spark_only: str | None = None
     _columns: dict[tuple[str, int], Columns] = field(default_factory=dict)
@@ -152,6 +154,19 @@ class Door:
         if self._sail is not None:
             self._sail.close()
             self._sail = None
+
+    def is_walled_in(self) -> bool:
+        """
+        Whether what Sail reads is bounded by the kernel, and not by what statements are let through alone.
+        """
+        return self._engine().is_walled_in
+
+    def cancel(self) -> None:
+        """
+        End what Sail is at, from any thread; the statement is answered by SailError.
+        """
+        if self._sail is not None:
+            self._sail.kill()
 
     def answer(
         self,
@@ -279,7 +294,7 @@ class Door:
 
     def _engine(self) -> Sail:
         if self._sail is None or not self._sail.is_running:
-            self._sail = Sail(self._folders())
+            self._sail = Sail(self._folders(), memory_bytes=self.memory_bytes)
         return self._sail
 
     def _folders(self) -> list[Path]:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -34,9 +35,12 @@ class SailError(FluvialError):
 class Sail:
     """
     A running Sail that reads the tables in `folders`; close it after use.
+
+    One that needs more than `memory_bytes` for its statements ends; None lets it take what there is.
     """
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], *, memory_bytes: int | None = None) -> None:
+        self._memory_bytes = memory_bytes
         self._scratch = tempfile.TemporaryDirectory(prefix="fluvial-sql-", ignore_cleanup_errors=True)
         given = json.dumps({"readable": [str(folder) for folder in folders], "scratch": self._scratch.name})
         quiet = None if os.environ.get("FLUVIAL_DEBUG") else subprocess.DEVNULL
@@ -64,6 +68,17 @@ class Sail:
         A folder that it may read and write in, which goes when it ends.
         """
         return Path(self._scratch.name)
+
+    @property
+    def is_walled_in(self) -> bool:
+        """
+        Whether it has a network of its own and sees its folders alone. Raises :class:`SailError` if it has ended.
+        """
+        try:
+            self._wait()
+        except LostEngineError as error:
+            raise SailError("its process has ended") from error
+        return bool(self.walls) and all(self.walls.values())
 
     @contextmanager
     def ask(self, statement: str, *, rows_max: int | None = None) -> "Iterator[pa.RecordBatchReader]":
@@ -97,11 +112,17 @@ class Sail:
         with self.ask(statement, rows_max=0) as reader:
             return reader.schema
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """
-        End the process, whatever it is at; a second time does nothing.
+        End the process, whatever it is at; from any thread. Who waits for an answer of it is told so.
         """
         self._process.kill()
+
+    def close(self) -> None:
+        """
+        End the process and forget it; a second time does nothing.
+        """
+        self.kill()
         self._process.wait(_PATIENCE_S)
         self._stdout.close()
         with suppress(BrokenPipeError):
@@ -121,6 +142,8 @@ class Sail:
             if kind is not Frame.READY:
                 raise LostEngineError
             self.walls = json.loads(body)
+            if self._memory_bytes is not None:
+                _limit_memory(self._process.pid, self._memory_bytes)
             self._ready = True
 
     @property
@@ -130,6 +153,15 @@ class Sail:
     @property
     def _stdout(self) -> BinaryIO:
         return cast(BinaryIO, self._process.stdout)
+
+
+def _limit_memory(pid: int, bytes_more: int) -> None:
+    """Let a process have so much more than it has; what its threads have reserved for their stacks is in that."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    has = re.search(r"^VmData:\s+(\d+) kB$", status, re.MULTILINE)
+    if has is not None:
+        limit = int(has[1]) * 1024 + bytes_more
+        resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
 
 
 def _plain(message: str) -> str:

@@ -8,7 +8,6 @@ is another. Errors are JSON as the schema registry's: `error_code` and `message`
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
 from urllib.parse import unquote
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -19,9 +18,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fluvial.serve.errors import BadRequestError, BusyError, NoRowError, ServeError, TooLargeError
+from fluvial.serve.bodies import body_of, object_of
+from fluvial.serve.errors import BadRequestError, BusyError, NoRowError, ServeError
 from fluvial.serve.exposition import Metrics
 from fluvial.serve.service import Asked, Service
+from fluvial.serve.sql import Statements
+from fluvial.serve.sql_door import SqlDoor
 from fluvial.serve.table import View
 from fluvial.serve.watching import EVENT_STREAM, watched
 
@@ -31,15 +33,23 @@ PREFIX, BATCH = "/tables/", ":batch"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(service: Service, metrics: Metrics, *, is_ready: Callable[[], str | None] = lambda: None) -> ASGIApp:
+def create_app(
+    service: Service,
+    metrics: Metrics,
+    *,
+    statements: Statements | None = None,
+    is_ready: Callable[[], str | None] = lambda: None,
+) -> ASGIApp:
     """
     The application; `is_ready` says what keeps the server from taking requests, None for nothing.
     """
     doors = _Doors(service, is_ready)
+    sql = SqlDoor(statements, service.limits.request_bytes)
     routes = [
         Route("/tables", metrics.timed("list", doors.list_tables)),
         Route("/tables/{rest:path}", metrics.timed("row", doors.get), methods=["GET"]),
         Route("/tables/{rest:path}", metrics.timed("batch", doors.post), methods=["POST"]),
+        Route("/sql", metrics.timed("sql", sql.post), methods=["POST"]),
         Route("/healthz", doors.healthz),
         Route("/readyz", doors.readyz),
         Route("/metrics", _exposed(metrics)),
@@ -84,7 +94,7 @@ class _Doors:
         name, parts = _path(request)
         if parts is not None or not name.endswith(BATCH):
             raise HTTPException(405, headers={"allow": "GET"})
-        body = _object(await _body(request, self._service.limits.request_bytes))
+        body = object_of(await body_of(request, self._service.limits.request_bytes))
         keys = body.get("keys")
         if not isinstance(keys, list):
             raise BadRequestError('the body is {"keys": […]}')
@@ -161,26 +171,6 @@ def _last_event(request: Request) -> str | None:
     return request.headers.get("last-event-id")
 
 
-async def _body(request: Request, bytes_max: int) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > bytes_max:
-            raise TooLargeError(f"a request has at most {bytes_max} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError("the body is not JSON") from error
-    if not isinstance(found, dict):
-        raise BadRequestError("the body is not a JSON object")
-    return found
-
-
 def _error_body(error: ServeError) -> bytes:
     return json.dumps({"error_code": error.code, "message": str(error)}, ensure_ascii=False).encode()
 
@@ -193,7 +183,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is registered for these"
-    message = "there is nothing here: /tables, /tables/NAME/KEY, /healthz, /readyz, /metrics"
+    message = "there is nothing here: /tables, /tables/NAME/KEY, /sql, /healthz, /readyz, /metrics"
     if error.status_code == 405:
         message = f"{request.method} is not for this path"
     return JSONResponse({"error_code": error.status_code, "message": message}, error.status_code, error.headers)

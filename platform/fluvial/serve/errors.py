@@ -78,6 +78,33 @@ class BadRequestError(ServeError):
     code = 40003
 
 
+class RefusedStatementError(ServeError):
+    """
+    The statement is none of those that are asked for others: one query of named tables.
+    """
+
+    status = 400
+    code = 40004
+
+
+class StatementFailedError(ServeError):
+    """
+    The engine has no answer to the statement.
+    """
+
+    status = 422
+    code = 42201
+
+
+class TookTooLongError(ServeError):
+    """
+    The statement was cancelled after the seconds that one may take.
+    """
+
+    status = 408
+    code = 40801
+
+
 class NoKeyError(ServeError):
     """
     It is not known which columns tell the rows of a table apart, or rows cannot be looked up by them.

@@ -18,6 +18,7 @@ from fluvial.serve.exposition import Metrics
 from fluvial.serve.follower import Follower
 from fluvial.serve.service import Limits, Service
 from fluvial.serve.sign_in import signed_in_only
+from fluvial.serve.sql import Statements
 from fluvial.serve.warehouse import ServedWarehouse
 from log_broker.core.security.listeners import TlsConfig
 from log_broker.server.net.tls import TlsContext
@@ -42,6 +43,7 @@ async def serve_rows(
     listening: Listening,
     *,
     preload: Sequence[str] = (),
+    statements: Callable[[], Statements] | None = None,
     limits: Limits | None = None,
     started: Callable[[int], None] | None = None,
     ready: Callable[[], None] | None = None,
@@ -49,7 +51,7 @@ async def serve_rows(
     """
     Answer about the tables of a warehouse until cancelled; `preload` are opened before the server says it is ready.
 
-    `started` is called with the bound port, `ready` when all are open. Raises OSError for a port that is taken and
+    `statements` makes what answers SQL, which is closed with the server. `started` is called with the bound port, `ready` when all are open. Raises OSError for a port that is taken and
     :class:`~fluvial.errors.FluvialError` for a table of `preload` that cannot be opened.
     """
     follower = Follower(warehouse)
@@ -67,7 +69,11 @@ async def serve_rows(
             if ready is not None:
                 ready()
 
-        app = create_app(Service(follower, limits or Limits()), Metrics(follower), is_ready=is_ready)
+        sql = None if statements is None else statements()
+        if sql is not None:
+            stack.callback(sql.close)
+        service = Service(follower, limits or Limits())
+        app = create_app(service, Metrics(follower), statements=sql, is_ready=is_ready)
         exposure = listening.exposure
         if exposure.asks:
             assert listening.cluster is not None, "it is known whose users are asked for"

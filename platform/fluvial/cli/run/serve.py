@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +14,11 @@ from fluvial.cli.options import AllowedHosts, Certificate, pairs, with_cluster_a
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
-from fluvial.local.state import HOST
+from fluvial.local.state import HOST, is_loopback
 
 if TYPE_CHECKING:
     from fluvial.serve.server import Listening
+    from fluvial.serve.sql import Statements
     from fluvial.serve.warehouse import ServedWarehouse
 
 PORT_DEFAULT = 8086
@@ -78,7 +80,7 @@ def serve(
     ] = 20,
 ) -> None:
     """
-    Serve rows of tables by their keys over HTTP until Ctrl-C, without Java: GET /tables/state.customers/ada.
+    Serve rows by their keys, and queries, over HTTP until Ctrl-C: GET /tables/state.customers/ada, POST /sql.
 
     On 127.0.0.1 it asks nobody who they are. Elsewhere it asks for a user of the cluster and its password, and
     for a certificate by which these are encrypted.
@@ -89,6 +91,7 @@ def serve(
 
         from fluvial.http_exposure import Exposure
         from fluvial.serve.server import Listening
+        from fluvial.serve.sql import Statements
         from fluvial.serve.warehouse import ServedWarehouse
 
     does = "and could read every table"
@@ -101,13 +104,20 @@ def serve(
         listening = Listening(
             port=port, exposure=exposure, cluster=settings.cluster, hosts=frozenset(allowed_hosts or ())
         )
-        serving = _serve(warehouse, tables or [], listening)
+        serving = _serve(
+            warehouse,
+            tables or [],
+            listening,
+            lambda: Statements(settings, needs_walls=not is_loopback(host)),
+        )
         asyncio.run(serving)
     finally:
         warehouse.close()
 
 
-async def _serve(warehouse: "ServedWarehouse", tables: list[str], listening: "Listening") -> None:
+async def _serve(
+    warehouse: "ServedWarehouse", tables: list[str], listening: "Listening", statements: "Callable[[], Statements]"
+) -> None:
     from fluvial.serve.server import first_of, serve_rows
 
     logging.basicConfig(level=logging.WARNING)
@@ -125,7 +135,9 @@ async def _serve(warehouse: "ServedWarehouse", tables: list[str], listening: "Li
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    serving = asyncio.create_task(serve_rows(warehouse, listening, preload=tables, started=started, ready=ready))
+    serving = asyncio.create_task(
+        serve_rows(warehouse, listening, preload=tables, statements=statements, started=started, ready=ready)
+    )
     asked = asyncio.create_task(stopping.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()

@@ -14,10 +14,10 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import DataDir, SparkConf, SparkMaster, Warehouse, pairs, settings_of
-from fluvial.cli.run.answers import Format, write
 from fluvial.cli.run.engines import EngineName
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
+from fluvial.query.answers import Format, write
 
 if TYPE_CHECKING:
     from fluvial.query.engine import Door

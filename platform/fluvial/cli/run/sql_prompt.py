@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluvial.cli import terminal
-from fluvial.cli.run.answers import Format
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
+from fluvial.query.answers import Format
 
 if TYPE_CHECKING:
     from fluvial.query.engine import Door

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fluvial.cli import rendering
+from fluvial.query import rendering
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fluvial.cli.rendering import AnswerError, draw_table, write_csv, write_json
+from fluvial.query.rendering import AnswerError, draw_table, write_csv, write_json
 
 Point = namedtuple("Point", ("x", "y"))
 Point.__fields__ = ["x", "y"]  # type: ignore[attr-defined]
