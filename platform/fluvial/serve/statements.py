@@ -32,76 +32,13 @@ _NEVER: dict[type[exp.Expr], str] = {
     exp.TableSample: "TABLESAMPLE",
 }
 # Words before a parenthesis that are no functions: of the grammar, and of types.
-_NO_FUNCTIONS = frozenset(
-    [
-        "all",
-        "and",
-        "any",
-        "as",
-        "between",
-        "binary",
-        "by",
-        "case",
-        "char",
-        "cross",
-        "cube",
-        "decimal",
-        "distinct",
-        "div",
-        "else",
-        "end",
-        "except",
-        "exists",
-        "filter",
-        "from",
-        "full",
-        "group",
-        "having",
-        "ilike",
-        "in",
-        "inner",
-        "intersect",
-        "is",
-        "join",
-        "lateral",
-        "left",
-        "like",
-        "limit",
-        "minus",
-        "not",
-        "numeric",
-        "offset",
-        "on",
-        "or",
-        "order",
-        "outer",
-        "over",
-        "partition",
-        "regexp",
-        "right",
-        "rlike",
-        "rollup",
-        "select",
-        "semi",
-        "anti",
-        "set",
-        "sets",
-        "some",
-        "sort",
-        "then",
-        "timestamp",
-        "try_cast",
-        "union",
-        "using",
-        "values",
-        "varchar",
-        "view",
-        "when",
-        "where",
-        "with",
-        "within",
-    ]
-)
+_WORDS = """
+all and anti any as between binary by case char cross cube decimal distinct div else end except exists filter from
+full group having ilike in inner intersect is join lateral left like limit minus not numeric offset on or order outer
+over partition regexp right rlike rollup select semi set sets some sort then timestamp try_cast union using values
+varchar view when where with within
+"""
+_NO_FUNCTIONS = frozenset(_WORDS.split())
 
 
 def judged(text: str, tables: Collection[str]) -> str:

@@ -16,7 +16,7 @@ TABLES = ("history.orders", "state.customers")
         "WITH a AS (SELECT 1 AS x), b(y) AS (SELECT x FROM a) SELECT * FROM b JOIN history.orders AS o ON (o.n = b.y)",
         "(SELECT 1) UNION ALL (SELECT 2) ORDER BY 1 LIMIT 3",
         "SELECT sum(a) FILTER(WHERE b > 1) OVER (PARTITION BY b ORDER BY c) FROM state.customers GROUP BY CUBE (c)",
-        "SELECT CASE WHEN (a) THEN (b) END, CAST(a AS DECIMAL(3, 1)), m['k'], transform(l, x -> x + 1) FROM history.orders",
+        "SELECT CASE WHEN (a) THEN (b) END, CAST(a AS DECIMAL(3, 1)), transform(l, x -> x + 1) FROM history.orders",
         "SELECT count(*) FROM history.orders LATERAL VIEW explode(items) t AS item WHERE NOT (a) AND EXISTS(SELECT 1)",
         "SELECT * FROM VALUES (1, 2), (3, 4) AS t(a, b)",
         "SELECT a.* EXCEPT (b) FROM state.customers AS a",
