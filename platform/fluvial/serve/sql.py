@@ -49,11 +49,12 @@ class SqlLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """
-    A statement, how its answer is written, and the offsets as of which tables are read.
+    A statement, how its answer is written, and the offsets as of which tables are read; a table is `width` wide.
     """
 
     statement: str
     format: Format = Format.JSON
+    width: int = WIDTH
     places: Sequence[At] = ()
 
 
@@ -142,7 +143,7 @@ class Statements:
         out = _Bounded(self.limits.answer_bytes)
 
         def hand_over(answer: Answer) -> None:
-            write(answer, asked.format, out, WIDTH)
+            write(answer, asked.format, out, asked.width)
 
         try:
             door.places = asked.places

@@ -14,7 +14,7 @@ from fluvial.query.versions import At
 from fluvial.query.words import bound, parameters_of, used_parameters
 from fluvial.serve.bodies import body_of, object_of
 from fluvial.serve.errors import BadRequestError, RefusedStatementError
-from fluvial.serve.sql import Asked, Statements
+from fluvial.serve.sql import WIDTH, Asked, Statements
 
 MEDIA_TYPES: Mapping[Format, str] = {
     Format.JSON: "application/json",
@@ -24,7 +24,8 @@ MEDIA_TYPES: Mapping[Format, str] = {
     Format.MARKDOWN: "text/markdown; charset=utf-8",
     Format.TABLE: "text/plain; charset=utf-8",
 }
-_FIELDS = ("sql", "params", "at", "format")
+_FIELDS = ("sql", "params", "at", "format", "width")
+_WIDTHS = range(20, 100_001)
 
 
 class SqlDoor:
@@ -76,6 +77,9 @@ def asked_of(request: Request, body: bytes) -> Asked:
         raise BadRequestError('params is an object of texts such as {"city": "Bern", "n:int": "7"}')
     if not isinstance(at, list) or not all(isinstance(each, str) for each in at):
         raise BadRequestError('at is a list such as ["orders:0=1234"]')
+    width = given.get("width", WIDTH)
+    if not isinstance(width, int) or width not in _WIDTHS:
+        raise BadRequestError(f"width is a number of characters, {_WIDTHS[0]} to {_WIDTHS[-1]}")
     try:
         parameters = parameters_of(params)
         unused = parameters.keys() - used_parameters(statement)
@@ -84,6 +88,7 @@ def asked_of(request: Request, body: bytes) -> Asked:
         return Asked(
             statement=bound(statement, parameters),
             format=_format(request, given.get("format")),
+            width=width,
             places=At.of([*at, *request.query_params.getlist("at")]),
         )
     except FluvialError as error:

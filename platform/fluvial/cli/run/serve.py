@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,6 @@ from fluvial.local.state import HOST, is_loopback
 
 if TYPE_CHECKING:
     from fluvial.serve.server import Listening
-    from fluvial.serve.sql import Statements
     from fluvial.serve.warehouse import ServedWarehouse
 
 PORT_DEFAULT = 8086
@@ -91,7 +90,6 @@ def serve(
 
         from fluvial.http_exposure import Exposure
         from fluvial.serve.server import Listening
-        from fluvial.serve.sql import Statements
         from fluvial.serve.warehouse import ServedWarehouse
 
     does = "and could read every table"
@@ -108,24 +106,28 @@ def serve(
             warehouse,
             tables or [],
             listening,
-            lambda: Statements(settings, needs_walls=not is_loopback(host)),
+            settings,
         )
         asyncio.run(serving)
     finally:
         warehouse.close()
 
 
-async def _serve(
-    warehouse: "ServedWarehouse", tables: list[str], listening: "Listening", statements: "Callable[[], Statements]"
-) -> None:
+async def _serve(warehouse: "ServedWarehouse", tables: list[str], listening: "Listening", settings: Settings) -> None:
+    from fluvial.query.served import noted
     from fluvial.serve.server import first_of, serve_rows
+    from fluvial.serve.sql import Statements
 
     logging.basicConfig(level=logging.WARNING)
     exposure = listening.exposure
+    is_local = is_loopback(exposure.host)
+    stack = ExitStack()
 
     def started(bound: int) -> None:
         if exposure.is_open:
             terminal.say(f"warning: open to the network: whoever reaches {exposure.host} can read every table")
+        if is_local and exposure.certificate is None:
+            stack.enter_context(noted(settings, exposure.host, bound))
         terminal.say(f"tables of {warehouse.root} are served at {exposure.url(bound)}/tables; Ctrl-C stops it")
 
     def ready() -> None:
@@ -136,13 +138,21 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     serving = asyncio.create_task(
-        serve_rows(warehouse, listening, preload=tables, statements=statements, started=started, ready=ready)
+        serve_rows(
+            warehouse,
+            listening,
+            preload=tables,
+            statements=lambda: Statements(settings, needs_walls=not is_local),
+            started=started,
+            ready=ready,
+        )
     )
     asked = asyncio.create_task(stopping.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     serving.cancel()
     (outcome,) = await asyncio.gather(serving, return_exceptions=True)
+    stack.close()
     if isinstance(outcome, BaseExceptionGroup):
         outcome = first_of(outcome)
     if isinstance(outcome, FluvialError):

@@ -5,8 +5,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -18,6 +18,7 @@ from fluvial.cli.run.engines import EngineName
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.query.answers import Format, write
+from fluvial.query.served import Server, found
 
 if TYPE_CHECKING:
     from fluvial.query.engine import Door
@@ -100,14 +101,20 @@ def sql(
     # Spark gives timestamps in the process's zone; in UTC they are the same on every machine.
     os.environ["TZ"] = "UTC"
     time.tzset()
-    with _door(settings, engine if spark_master is None else EngineName.SPARK, at or ()) as door:
-        if prompts:
-            from fluvial.cli.run.sql_prompt import prompt
+    engine = engine if spark_master is None else EngineName.SPARK
+    if prompts:
+        from fluvial.cli.run.sql_prompt import prompt
 
+        with _door(settings, engine, at or ()) as door:
             prompt(door, fmt, parameters, settings)
-            return
-        with terminal.keep_stdout_for_the_answer() as stdout:
-            _answer_all(door, _bound(statements, parameters), fmt, stdout)
+        return
+    with terminal.keep_stdout_for_the_answer() as stdout, ExitStack() as stack:
+        answers = _Answers(
+            server=None if conf or engine is not EngineName.AUTO else found(settings),
+            door=lambda: stack.enter_context(_door(settings, engine, at or ())),
+            at=at or (),
+        )
+        _answer_all(answers, _bound(statements, parameters), fmt, stdout)
 
 
 def _statements(query: str | None, file: Path | None, fmt: Format) -> list[str]:
@@ -144,7 +151,29 @@ def _bound(statements: Sequence[str], parameters: dict[str, str]) -> list[str]:
     return [bound(statement, parameters) for statement in statements]
 
 
-def _answer_all(door: "Door", statements: Sequence[str], fmt: Format, stdout: BinaryIO) -> None:
+class _Answers:
+    """Answers by a server that runs, and by engines of this process for what it does not answer."""
+
+    def __init__(self, *, server: Server | None, door: "Callable[[], Door]", at: Sequence[str]) -> None:
+        self._server = server
+        self._make = door
+        self._door: Door | None = None
+        self._at = at
+
+    def into(self, spool: Any, statement: str, fmt: Format, width: int) -> str:
+        """Write the answer to one statement behind what the spool holds; return what is said below it."""
+        # What changes a session of Spark's is followed by what depends on it.
+        if self._server is not None and self._door is None:
+            answer = self._server.ask(statement, at=self._at, fmt=fmt, width=width)
+            if answer is not None:
+                spool.write(answer[0])
+                return answer[1]
+        if self._door is None:
+            self._door = self._make()
+        return answer_into(spool, self._door, statement, fmt, width)
+
+
+def _answer_all(answers: _Answers, statements: Sequence[str], fmt: Format, stdout: BinaryIO) -> None:
     if not fmt.is_text and stdout.isatty():
         raise typer.BadParameter(f"--format {fmt} is not for a terminal: write it to a file, with > FILE")
     width = shutil.get_terminal_size((160, 50)).columns if stdout.isatty() else terminal.WIDTH_MAX
@@ -152,8 +181,7 @@ def _answer_all(door: "Door", statements: Sequence[str], fmt: Format, stdout: Bi
         for number, statement in enumerate(statements):
             if number and fmt in (Format.CSV, Format.MARKDOWN):
                 spool.write(b"\n")
-            told = answer_into(spool, door, statement, fmt, width)
-            terminal.say(told)
+            terminal.say(answers.into(spool, statement, fmt, width))
         spool.seek(0)
         _hand_over(spool, stdout)
 

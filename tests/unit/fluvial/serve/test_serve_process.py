@@ -152,3 +152,40 @@ def test_others_than_this_machine_are_asked_who_they_are(history: KeyedHistory, 
 )
 def test_what_cannot_be_served_is_said_in_one_line(history: KeyedHistory, more: tuple[str, ...], says: str) -> None:
     assert says in refused(history, *more)
+
+
+def test_fluvial_sql_asks_the_server_that_runs(history: KeyedHistory, tmp_path: Path) -> None:
+    place = ("--data-dir", str(tmp_path / "local"))
+    (tmp_path / "local").mkdir()
+
+    def ask(*words: str) -> "subprocess.CompletedProcess[str]":
+        warehouse = ("--warehouse", str(history.folder.parents[1]))
+        command = [sys.executable, "-m", "fluvial", "sql", *place, *warehouse, "--format", "csv", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+
+    query = "select orders from state.customers where customer = :who"
+    with started(history, *place) as (url, process):
+        served = ask(query, "--param", "who=k7")
+        assert served.stdout == "orders\n7\n"
+        assert f"by the server at {url.removeprefix('http://')}" in served.stderr
+        # What the server does not answer is answered as without it.
+        other = ask("select current_date() is not null as x from state.customers limit 1; select 1 as one /* ; */")
+        assert other.stdout == "x\ntrue\n\none\n1\n"
+        assert "by the server" not in ask(query, "--param", "who=k7", "--engine", "sail").stderr
+        elsewhere = subprocess.run(
+            [sys.executable, "-m", "fluvial", "sql", *place, "--warehouse", str(tmp_path / "none"), "select 1 as one"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        assert "by the server" not in elsewhere.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert not (tmp_path / "local" / "serve.json").exists()
+    with started(history, *place) as (_, process):
+        process.kill()
+        process.wait(30)
+        alone = ask(query, "--param", "who=k7")
+        assert alone.stdout == "orders\n7\n"
+        assert "by the server" not in alone.stderr

@@ -1,0 +1,95 @@
+"""
+A `fluvial serve` of the same warehouse on this machine: its engines run already, so that a statement needs no start.
+
+The server leaves a note of its address beside the local platform's state; what it does not answer is answered as
+without it.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+from fluvial.config import Settings
+from fluvial.spark.warehouse import Warehouse
+
+_NOTE = "serve.json"
+_CONNECT_S = 1.0
+_ENGINE = "fluvial-engine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """
+    Where a server listens on this machine.
+    """
+
+    host: str
+    port: int
+
+    def ask(self, statement: str, *, at: Sequence[str], fmt: str, width: int) -> tuple[bytes, str] | None:
+        """
+        The answer in a format, and what is said below it; None where the server gives none.
+
+        A table is drawn `width` characters wide.
+        """
+        connection = HTTPConnection(self.host, self.port, timeout=_CONNECT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(None)
+            body = json.dumps({"sql": statement, "at": [*at], "format": fmt, "width": width})
+            connection.request("POST", "/sql", body.encode(), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read()
+        except (OSError, HTTPException):
+            return None
+        finally:
+            connection.close()
+        if answer.status != 200 or answer.headers.get(_ENGINE) is None:
+            return None
+        return content, f"{answer.headers['fluvial-told']}; by the server at {self.host}:{self.port}"
+
+
+def found(settings: Settings) -> Server | None:
+    """
+    The server of the settings' warehouse that has left a note and runs.
+    """
+    try:
+        noted = json.loads(_note(settings).read_text(encoding="utf-8"))
+        os.kill(noted["pid"], 0)
+        if noted["warehouse"] != _warehouse(settings):
+            return None
+        return Server(host=noted["host"], port=noted["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def noted(settings: Settings, host: str, port: int) -> Iterator[None]:
+    """
+    Leave a note of this process's server while it runs, where there is a place for it.
+    """
+    path = _note(settings)
+    written = path.with_name(f"{_NOTE}.{os.getpid()}")
+    with suppress(OSError):
+        note = {"pid": os.getpid(), "host": host, "port": port, "warehouse": _warehouse(settings)}
+        written.write_text(json.dumps(note), encoding="utf-8")
+        written.replace(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError, KeyError):
+            if json.loads(path.read_text(encoding="utf-8"))["pid"] == os.getpid():
+                path.unlink()
+
+
+def _note(settings: Settings) -> Path:
+    return Path(settings.data_dir) / _NOTE
+
+
+def _warehouse(settings: Settings) -> str:
+    local = Warehouse.at(settings.warehouse).local
+    return settings.warehouse if local is None else str(local.resolve())
