@@ -30,8 +30,8 @@ import yaml
 from markdown_it import MarkdownIt
 
 from fluvial.cli import reference
-from fluvial.cli.main import app
 from fluvial.cli.profile import give_to_all
+from fluvial.cli.tree import whole
 from fluvial.profiles import VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -198,7 +198,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def parse(words: list[str]) -> None:
     """Parse the words as the command line does, and do nothing with them."""
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(whole())
     give_to_all(command)
     rest = list(words)
     while True:

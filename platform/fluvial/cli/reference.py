@@ -18,8 +18,8 @@ from typing import Any
 import typer
 
 import fluvial
-from fluvial.cli.main import app
 from fluvial.cli.profile import FLAG
+from fluvial.cli.tree import whole
 from fluvial.errors import FluvialError
 
 _MADE = "<!-- made by python -m fluvial.cli.reference -->"
@@ -49,7 +49,7 @@ def commands_page() -> str:
         *("# Commands and options", "", _MADE, ""),
         f"Every command takes `{FLAG} NAME` and `--help`. [The command line](cli.md) says what they are for.",
     ]
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(whole())
     for names, command, context in _leaves(root, _context(root, "fluvial", None), ("fluvial",)):
         lines += ["", f"## {' '.join(names)}", "", f"`{context.get_usage().removeprefix('Usage:').strip()}`", ""]
         lines += [_plain(command.help), ""]

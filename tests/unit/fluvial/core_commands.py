@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import typer
 
-from fluvial.cli.main import app, execute
+from fluvial.cli.main import execute
 from fluvial.cli.run.demo import DemoError, load
+from fluvial.cli.tree import whole
 from fluvial.extras import MissingExtraError
 from fluvial.registry.formats.protobuf.parse import parse
 from fluvial.registry.formats.schema_kind import SchemaSyntaxError
@@ -39,7 +40,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def test_each_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in commands(typer.main.get_command(app)):
+    for words in commands(typer.main.get_command(whole())):
         assert execute([*words, "--help"]) == 0, words
         assert "Usage: fluvial" in capsys.readouterr().out
 

@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from fluvial.cli import main, terminal
-from fluvial.cli.main import app, execute
+from fluvial.cli.main import execute
+from fluvial.cli.tree import whole
 
 WORDS = (
     "",
@@ -54,7 +55,7 @@ def commands() -> list[tuple[str, ...]]:
             return [words]
         return [found for name, each in sorted(inner.items()) for found in below(each, (*words, name))]
 
-    return [words for words in below(typer.main.get_command(app), ()) if words not in LEFT_OUT]
+    return [words for words in below(typer.main.get_command(whole()), ()) if words not in LEFT_OUT]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def project(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_words_bring_a_command_to_a_traceback(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: Any = typer.main.get_command(app)
+    found: Any = typer.main.get_command(whole())
     for word in command:
         found = found.commands[word]
     options = [each for parameter in found.params for each in parameter.opts if each.startswith("-")]

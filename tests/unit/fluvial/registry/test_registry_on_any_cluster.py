@@ -19,7 +19,7 @@ from test_registry_state import picture, record_schema, register
 from typer.testing import CliRunner
 
 import log_broker
-from fluvial.cli.main import app
+from fluvial.cli.tree import whole
 from fluvial.registry import errors
 from fluvial.registry.logs.kafka_log import KafkaLog
 from fluvial.registry.model.commands import DeleteSubject
@@ -153,6 +153,6 @@ def test_the_command_serves_until_it_is_stopped(kafka_broker: EmbeddedBroker, tm
 
 def test_what_others_reach_takes_a_certificate_or_a_word(kafka_broker: EmbeddedBroker) -> None:
     words = ["schema", "serve", "--bootstrap-server", kafka_broker.bootstrap_servers, "--host", "0.0.0.0"]
-    refused = CliRunner().invoke(app, words)
+    refused = CliRunner().invoke(whole(), words)
     assert refused.exit_code == 1
     assert "--certificate, or say that it is meant with --allow-plaintext" in str(refused.exception)

@@ -49,7 +49,7 @@ def test_what_is_asked_is_written_again_from_what_was_read(statement, asked):
         "insert into state.customers select 1",
         "delete from state.customers",
         "merge into state.customers using history.orders on true when matched then delete",
-        "create table x location '/tmp/x' as select 1",
+        "create table x location '/var/x' as select 1",
         "create or replace temporary view v as select 1",
         "drop table state.customers",
         "set spark.sql.ansi.enabled = false",
