@@ -49,8 +49,8 @@ class Some:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    How a table is brought to the versions of `wanted`: by the keys that changed, for an aggregate from the rows that
-    changed `since` the stamp that the table has, or for a `reason` by the full query.
+    How a table is brought to the versions of `wanted`: by the keys that changed `since` the stamp that the table has,
+    for an aggregate from the rows that changed since then, or for a `reason` by the full query.
 
     `before` is the table's version. `changed` must be let go of (:meth:`release`). `pruned` has the inputs,
     by table, of which files are left out. `work` is what was weighed, None where nothing was.
@@ -69,7 +69,7 @@ class Plan:
         """
         How the rows are made.
         """
-        return "parts" if self.since is not None else "full" if self.changed is None else "keys"
+        return "keys" if self.changed is not None else "full" if self.since is None else "parts"
 
     @property
     def costs(self) -> tuple[int, int] | None:
@@ -198,7 +198,7 @@ class KeyPlanner:
         if reason is not None:
             changed.frame.unpersist()
             return replace(whole, reason=reason, work=work)
-        return replace(whole, changed=changed, pruned=pruned, work=work)
+        return replace(whole, changed=changed, pruned=pruned, work=work, since=self._mart.since)
 
     def _replaced(self, changed: ChangedKeys) -> int:
         """How many rows the table has of these keys: about as many for each as the last refresh by keys found."""
