@@ -84,7 +84,7 @@ def find_rows(path: str, snapshot: Snapshot, keys: "pa.Table", schema: "pa.Schem
     """
     import pyarrow as pa
 
-    coded = _Codes(keys)
+    coded = KeyNumbers(keys)
     look = partial(_in_file, path, coded, schema)
     with ThreadPoolExecutor(_TASKS) as pool:
         parts = [*pool.map(look, snapshot.added)]
@@ -122,10 +122,10 @@ def explained_file(file: str) -> Iterator[None]:
         raise DamagedFileError(file, f"cannot be read ({str(error).splitlines()[0]})") from error
 
 
-class _Codes:
+class KeyNumbers:
     """
-    The numbers of some keys. Those of several columns are found column by column: a value's number and that of what
-    stands before it make a pair, and the pairs that there are have numbers again.
+    The numbers of some different keys. Those of several columns are found column by column: a value's number and that
+    of what stands before it make a pair, and the pairs that there are have numbers again.
     """
 
     def __init__(self, keys: "pa.Table") -> None:
@@ -143,7 +143,7 @@ class _Codes:
         names: Sequence[str] = self.schema.names
         return names
 
-    def slots(self, rows: "pa.Table") -> Numbers:
+    def of(self, rows: "pa.Table") -> Numbers:
         """The number of the key of each row, -1 for one that is not looked for."""
         codes = self._codes(rows)
         slots = np.full(len(codes), -1, np.int64)
@@ -169,7 +169,7 @@ class _Codes:
 
 
 def _in_file(
-    path: str, coded: _Codes, schema: "pa.Schema", added: Mapping[str, Any]
+    path: str, coded: KeyNumbers, schema: "pa.Schema", added: Mapping[str, Any]
 ) -> "tuple[pa.Table, Numbers, Numbers]":
     """The rows that are looked for, the number of the key of each, and that of its row in the file."""
     import pyarrow as pa
@@ -177,7 +177,7 @@ def _in_file(
 
     name = data_file(path, added)
     with explained_file(str(name)), pq.ParquetFile(name, coerce_int96_timestamp_unit="us") as file:
-        slots = coded.slots(file.read([*coded.names]).select([*coded.names]).cast(coded.schema))
+        slots = coded.of(file.read([*coded.names]).select([*coded.names]).cast(coded.schema))
         vector = added.get("deletionVector")
         if vector:
             slots[np.asarray(marked_rows(path, vector).to_array(), np.int64)] = -1

@@ -183,15 +183,13 @@ class Aggregation:
         kept = (PARTS,) if any(map(self.keeps, self.fields)) else ()
         return (*(name for name in self.fields if not self.keeps(name)), ROWS, *kept)
 
-    def changed_parts(
-        self, changes: "DataFrame", weight: str, *, only_came: bool, in_one_task: bool = False
-    ) -> "DataFrame":
+    def changed_parts(self, changes: "DataFrame", weight: str, *, only_came: bool) -> "DataFrame":
         """
         The parts of rows that came and went, with what went and the number CHANGED; `weight` is SQL for 1 and -1.
         """
         rows = self.values(changes, weight)
         if only_came:
-            return self.parts(rows, signed=True, in_one_task=in_one_task)
+            return self.parts(rows, signed=True)
         of_all = rows.groupBy(*rows.columns[:-1]).agg(_expr(f"sum({WEIGHT}) AS {WEIGHT}"))
         # Rows that were written to another file unchanged both came and went.
         apart = f"explode(array_repeat(sign({WEIGHT}), CAST(abs({WEIGHT}) AS INT)))"
@@ -199,11 +197,10 @@ class Aggregation:
         rows = of_all.where(f"{WEIGHT} <> 0").selectExpr(*left, f"{apart} AS {WEIGHT}")
         return self.parts(rows.withColumn(WEIGHT, rows[WEIGHT].cast("bigint")), signed=True)
 
-    def parts(self, rows: "DataFrame", *, signed: bool = False, in_one_task: bool = False) -> "DataFrame":
+    def parts(self, rows: "DataFrame", *, signed: bool = False) -> "DataFrame":
         """
-        The parts of the fields by key, from rows of values; of a few rows `in_one_task`, without a shuffle.
+        The parts of the fields by key, from rows of values.
         """
-        rows = rows.coalesce(1) if in_one_task else rows
         kinds = dict(rows.dtypes)
         found = [f"sum({WEIGHT}) AS {ROWS}" if signed else f"count(1) AS {ROWS}"]
         if signed:
@@ -227,7 +224,6 @@ class Aggregation:
             entry = f"struct(_v{at} AS key, _times AS value)"
             parts.append(of_value.where("_times <> 0").groupBy(*by).agg(_expr(f"collect_list({entry}) AS _p{at}")))
         together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-        together = together.coalesce(1) if in_one_task else together
         types = {f"_p{at}": f"array<struct<key:{kinds[f'_v{at}']},value:bigint>>" for at, _ in distinct}
         return self._merged(together.selectExpr("*", f"false AS {IS_OLD}"), types, signed=signed)
 

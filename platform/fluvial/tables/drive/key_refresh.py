@@ -39,6 +39,7 @@ from fluvial.tables.plan.changed_keys import (
     UnreadableChangesError,
     explain_lost_changes,
     read_changes,
+    rows_went,
 )
 from fluvial.tables.plan.key_locality import check_key_locality, check_repeatable, marked
 from fluvial.tables.plan.own_parts import own_parts
@@ -191,8 +192,7 @@ class KeyRefresh:
         """Whether few rows came to the first input, and none went."""
         if plan.since is None or plan.changed is None or plan.changed.here is None:
             return False
-        log, since, until = self._first_input(plan, plan.since)
-        return not any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
+        return not rows_went(*self._first_input(plan, plan.since))
 
     def _first_input(self, plan: Plan, since: MartStamp) -> tuple[TableLog, int, int]:
         table = self.declaration.inputs[0]

@@ -15,14 +15,21 @@ from fluvial.delta.mart_stamp import MartStamp, Refresh
 from fluvial.delta.row_swap import CHANGE, FILE, ROW, WRITTEN, located, swap_located, swap_persisted, takes_swaps
 from fluvial.spark.connect import parallelism
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables.declare.aggregates import CHANGED, ROWS, Aggregation
+from fluvial.tables.declare.aggregates import CHANGED, ROWS, WEIGHT, Aggregation
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.drive.key_plan import ROWS_HERE_MAX, Plan
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
 from fluvial.tables.drive.rows_here import TableHere
 from fluvial.tables.drive.windowed_inputs import WindowedInputs
-from fluvial.tables.plan.changed_keys import ChangedKeys, explain_lost_changes, keys_of, keys_of_rows, read_changes
-from fluvial.tables.plan.part_merge import can_merge, changed_rows, merge_parts
+from fluvial.tables.plan.changed_keys import (
+    ChangedKeys,
+    explain_lost_changes,
+    keys_of,
+    keys_of_rows,
+    read_changes,
+    rows_went,
+)
+from fluvial.tables.plan.part_merge import UnmergedError, can_merge, make_parts, merge_parts
 from fluvial.tables.plan.refresh_cost import Work, why_full
 
 if TYPE_CHECKING:
@@ -74,17 +81,21 @@ class PartRefresh:
         """
         if not self._only_came or self.work.changed > ROWS_HERE_MAX or not takes_swaps(self.session, self._path):
             return None
-        changes = self._changes(in_one_task=True)
-        if not can_merge(self.aggregation, dict(changes.dtypes)):
+        values = self.aggregation.values(self._changed_rows()).drop(WEIGHT)
+        if not can_merge(self.aggregation, dict(values.dtypes)):
             return None
         with explain_lost_changes():
-            came = changes.toArrow()
+            came = values.toArrow()
+        try:
+            parts = make_parts(self.aggregation, came)
+        except UnmergedError:
+            return None
         table = TableHere(session=self.session, path=self._path, version=self._version, key=self.declaration.key)
         columns = (*self.aggregation.by, *self.aggregation.fields, *self.aggregation.merged_from)
-        here = table.merged(came, self.aggregation.merged_from, partial(merge_parts, self.aggregation), of=columns)
+        here = table.merged(parts, self.aggregation.merged_from, partial(merge_parts, self.aggregation), of=columns)
         if here is None:
             return None
-        stamp = self._stamp(began_ms, keys=came.num_rows, changed=changed_rows(came), again=0)
+        stamp = self._stamp(began_ms, keys=parts.num_rows, changed=came.num_rows, again=0)
         log = TableLog(self.session, self._path)
         return Carried(commit_once(log, stamp, above=self._version, write=lambda: table.put(here, stamp)))
 
@@ -132,12 +143,14 @@ class PartRefresh:
     @cached_property
     def _only_came(self) -> bool:
         _, log, since, until = self._input
-        return not any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
+        return not rows_went(log, since, until)
 
-    def _changes(self, *, in_one_task: bool = False) -> "DataFrame":
+    def _changed_rows(self) -> "DataFrame":
         table, log, since, until = self._input
-        changes = self.inputs.keyed(table, read_changes(self.session, log, table, since, until))
-        return self.aggregation.changed_parts(changes, _WEIGHT, only_came=self._only_came, in_one_task=in_one_task)
+        return self.inputs.keyed(table, read_changes(self.session, log, table, since, until))
+
+    def _changes(self) -> "DataFrame":
+        return self.aggregation.changed_parts(self._changed_rows(), _WEIGHT, only_came=self._only_came)
 
     def _stamp(self, began_ms: int, *, keys: int, changed: int, again: int) -> MartStamp:
         refresh = Refresh(

@@ -16,7 +16,7 @@ from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.drive.mart_look import MartLook
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
-from fluvial.tables.plan.changed_keys import UnreadableChangesError, has_changes, read_changes, rows_changed
+from fluvial.tables.plan.changed_keys import UnreadableChangesError, has_changes, read_changes, rows_changed, rows_went
 from fluvial.tables.plan.key_locality import marked
 from fluvial.tables.plan.refresh_cost import RowWork, why_full_of_rows
 from fluvial.tables.plan.row_by_row import RowByRow, look_row_by_row
@@ -158,7 +158,7 @@ class RowPlanner:
                 raise UnreadableChangesError("this Spark or this version of Delta does not tell which rows changed")
             inputs += stats.rows
             rows += rows_changed(log, since, until)
-            only_came &= not any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
+            only_came &= not rows_went(log, since, until)
         own = table_stats(self.session, self._mart.log.path, {})
         return RowWork(inputs=inputs, changed=rows, table=0 if own is None else own.rows, only_came=only_came)
 

@@ -2,6 +2,7 @@
 Rows of a table that are made again in this process, without a job of Spark's, and put in the place of the old ones.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,11 +55,12 @@ class TableHere:
         that cannot be done here, or the table has other columns than those `of` which it should be.
         """
         from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
 
         snapshot = table_here(self.path, self.version)
         if snapshot is None or snapshot.bytes * came.num_rows > BYTES_HERE_MAX * max(snapshot.rows or 0, came.num_rows):
             return None
-        schema = to_arrow_schema(self.session.read.format("delta").load(self.path).schema)
+        schema = to_arrow_schema(StructType.fromJson(json.loads(snapshot.schema)))
         if of is not None and {*of} != {*schema.names}:
             return None
         keys = came.select([*self.key]).cast(_part(schema, self.key))

@@ -161,6 +161,13 @@ def rows_changed(log: TableLog, since: int, until: int) -> int:
     return total
 
 
+def rows_went(log: TableLog, since: int, until: int) -> bool:
+    """
+    Whether rows went with the commits after a version, or were only written to other files.
+    """
+    return any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
+
+
 def check_commits(log: TableLog, table: str, since: InputVersion, until: int) -> None:
     """
     Raise :class:`UnreadableChangesError` where the commits after a version do not tell which rows came and went.

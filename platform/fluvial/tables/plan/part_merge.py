@@ -1,17 +1,22 @@
 """
-Merging parts of an aggregate in this process: those of rows that came go into the table's rows of the same keys.
+Parts of an aggregate that are made and merged in this process: those of rows that came go into the table's rows of the
+same keys.
 
-A refresh of ten thousand keys then costs no job of Spark's but the one that makes the parts of the changed rows. It is
+A refresh of ten thousand keys then costs no job of Spark's but the one that reads the values of the changed rows. It is
 done where Arrow makes the very values that Spark makes of the same: of whole numbers, texts, dates and instants, and of
-sums of doubles. Where rows went, and of other types, Spark merges (:meth:`Aggregation.merged`).
+sums of doubles. Where rows went, and of other types, Spark makes them (:meth:`Aggregation.changed_parts`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fluvial.tables.declare.aggregates import CHANGED, PARTS, ROWS, Aggregation
+from fluvial.delta.row_places import KeyNumbers
+from fluvial.tables.declare.aggregates import PARTS, ROWS, Aggregation
 from fluvial.tables.declare.folds import Kind
 
 if TYPE_CHECKING:
@@ -20,14 +25,9 @@ if TYPE_CHECKING:
 # Types that Arrow orders as Spark does; neither's texts are of a collation.
 _ORDERED = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "timestamp"})
 _SUMS = frozenset({"bigint", "double"})
-_MERGED = {
-    Kind.COUNT: frozenset({"bigint"}),
-    Kind.SUM: _SUMS,
-    Kind.MEAN: frozenset(f"struct<sum:{each},count:bigint>" for each in _SUMS),
-    Kind.MIN: _ORDERED,
-    Kind.MAX: _ORDERED,
-    Kind.COUNT_DISTINCT: frozenset(f"array<struct<key:{each},value:bigint>>" for each in _ORDERED),
-}
+# Far enough below what 64 bits hold.
+_SUM_MAX = 2.0**62
+_OWN = {Kind.COUNT: frozenset({"bigint"}), Kind.SUM: _SUMS, Kind.MIN: _ORDERED, Kind.MAX: _ORDERED}
 
 
 class UnmergedError(Exception):
@@ -38,18 +38,21 @@ class UnmergedError(Exception):
 
 def can_merge(aggregation: Aggregation, kinds: Mapping[str, str]) -> bool:
     """
-    Whether parts with columns of these types of Spark's can be merged here.
+    Whether the parts of values (:meth:`Aggregation.values`) of these types of Spark's can be made and merged here.
     """
-    parts = {f"_p{at}": fold.kind for at, fold in enumerate(aggregation.fields.values())}
-    return can_merge_values(parts, tuple(aggregation.by), kinds)
+    known = {kind: _SUMS if kind in (Kind.SUM, Kind.MEAN) else _ORDERED for kind in _MERGES}
+    return all(kinds[column] in _ORDERED for column in aggregation.by) and all(
+        fold.kind is Kind.COUNT or kinds[f"_v{at}"] in known.get(fold.kind, ())
+        for at, fold in enumerate(aggregation.fields.values())
+    )
 
 
 def can_merge_values(values: Mapping[str, Kind], key: Sequence[str], kinds: Mapping[str, str]) -> bool:
     """
-    The same of `values`, each column with how it is added up, of rows by `key`.
+    Whether rows by `key` of columns of these types can be merged, each of `values` with how it is added up.
     """
     return all(kinds[column] in _ORDERED for column in key) and all(
-        kinds[column] in _MERGED.get(kind, ()) for column, kind in values.items()
+        kinds[column] in _OWN.get(kind, ()) for column, kind in values.items()
     )
 
 
@@ -73,7 +76,7 @@ def merge_parts(aggregation: Aggregation, came: "pa.Table", old: "pa.Table", sch
     """
     The table's rows of some keys, in the columns of its `schema`, after rows came to them.
 
-    `came` are the parts of these rows (:meth:`Aggregation.changed_parts`), `old` has for each of them the table's row
+    `came` are the parts of these rows (:func:`make_parts`), `old` has for each of them the table's row
     of that key, null where there is none. Raises :class:`UnmergedError` for a number that is too large.
     """
     import pyarrow as pa
@@ -95,13 +98,91 @@ def merge_parts(aggregation: Aggregation, came: "pa.Table", old: "pa.Table", sch
         raise UnmergedError(str(error)) from error
 
 
-def changed_rows(came: "pa.Table") -> int:
+def make_parts(aggregation: Aggregation, values: "pa.Table") -> "pa.Table":
     """
-    Of how many rows these are the parts.
+    The parts of rows with these values, a row a key: the columns of the key, `_p0` and so on, and ROWS.
+
+    Raises :class:`UnmergedError` for a sum that may be too large.
     """
+    import pyarrow as pa
+
+    by = [*aggregation.by]
+    keys = values.select(by).group_by(by).aggregate([]).select(by).combine_chunks()
+    groups = Groups(numbers=KeyNumbers(keys).of(values.select(by)), count=keys.num_rows)
+    columns = {name: _column(keys, name) for name in by}
+    for at, fold in enumerate(aggregation.fields.values()):
+        columns[f"_p{at}"] = _PARTS[fold.kind](_column(values, f"_v{at}"), groups)
+    columns[ROWS] = pa.array(np.bincount(groups.numbers, minlength=groups.count))
+    return pa.table(columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """
+    The group of each row, of so many.
+    """
+
+    numbers: NDArray[np.int64]
+    count: int
+
+
+def _counted(values: "pa.Array", groups: Groups) -> "pa.Array":
+    import pyarrow as pa
+
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    return pa.array(np.bincount(groups.numbers[there], minlength=groups.count))
+
+
+def _summed(values: "pa.Array", groups: Groups) -> "pa.Array":
+    import pyarrow as pa
+
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+    if pa.types.is_integer(values.type) and np.abs(numbers.astype(np.float64)).sum() >= _SUM_MAX:
+        raise UnmergedError("a sum may be too large")
+    sums = np.zeros(groups.count, numbers.dtype)
+    np.add.at(sums, groups.numbers, numbers)
+    return pa.array(sums)
+
+
+def _mean_parts(values: "pa.Array", groups: Groups) -> "pa.Array":
+    import pyarrow as pa
+
+    return pa.StructArray.from_arrays([_summed(values, groups), _counted(values, groups)], names=["sum", "count"])
+
+
+def _ranked(values: "pa.Array") -> "tuple[pa.Array, NDArray[np.int64]]":
+    """The different values, ascending, and the number of each value among them."""
     import pyarrow.compute as pc
 
-    return int(pc.sum(came[CHANGED]).as_py() or 0)
+    coded = values.dictionary_encode()
+    order = pc.sort_indices(coded.dictionary).to_numpy()
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return coded.dictionary.take(order), rank[coded.indices.to_numpy()]
+
+
+def _extreme(values: "pa.Array", groups: Groups, *, least: bool) -> "pa.Array":
+    import pyarrow as pa
+
+    numbers = groups.numbers[values.is_valid().to_numpy(zero_copy_only=False)]
+    different, ranks = _ranked(values.drop_null())
+    found = np.full(groups.count, len(different) if least else -1, np.int64)
+    (np.minimum if least else np.maximum).at(found, numbers, ranks)
+    return different.take(pa.array(found, mask=(found < 0) | (found == len(different))))
+
+
+def _entries(values: "pa.Array", groups: Groups) -> "pa.Array":
+    import pyarrow as pa
+
+    numbers = groups.numbers[values.is_valid().to_numpy(zero_copy_only=False)]
+    different, ranks = _ranked(values.drop_null())
+    width = max(len(different), 1)
+    places, counts = np.unique(numbers * width + ranks, return_counts=True)
+    entries = pa.StructArray.from_arrays(
+        [different.take(pa.array(places % width)), pa.array(counts)], names=["key", "value"]
+    )
+    ends = np.searchsorted(places, np.arange(groups.count + 1) * width).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), entries)
 
 
 def _old_parts(aggregation: Aggregation, old: "pa.Table") -> "Iterator[tuple[str, pa.Array]]":
@@ -176,12 +257,9 @@ def _entries_added(came: "pa.Array", old: "pa.Array") -> "pa.Array":
     flat = [each.flatten() for each in (old, came)]
     keys = pa.concat_arrays([each.field("key") for each in flat])
     counts, more = (each.field("value").to_numpy().astype(np.int64) for each in flat)
-    coded = keys.dictionary_encode()
-    order = pc.sort_indices(coded.dictionary).to_numpy()
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    values = max(len(order), 1)
-    places = np.concatenate(rows) * values + rank[coded.indices.to_numpy()]
+    different, ranks = _ranked(keys)
+    values = max(len(different), 1)
+    places = np.concatenate(rows) * values + ranks
     there, new = places[: len(counts)], places[len(counts) :]
     if (np.diff(there) <= 0).any() or (np.diff(new) <= 0).any():
         raise UnmergedError("the values of a key are not in their order")
@@ -211,3 +289,11 @@ _MERGES: Mapping[Kind, _Merge] = {
     Kind.COUNT_DISTINCT: _entries_added,
 }
 _RESULTS: Mapping[Kind, Callable[[Any], Any]] = {Kind.MEAN: _mean, Kind.COUNT_DISTINCT: _number_of}
+_PARTS: Mapping[Kind, Callable[["pa.Array", Groups], "pa.Array"]] = {
+    Kind.COUNT: _counted,
+    Kind.SUM: _summed,
+    Kind.MEAN: _mean_parts,
+    Kind.MIN: partial(_extreme, least=True),
+    Kind.MAX: partial(_extreme, least=False),
+    Kind.COUNT_DISTINCT: _entries,
+}
