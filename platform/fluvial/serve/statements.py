@@ -87,7 +87,10 @@ def _judge_nodes(tree: exp.Expr, tables: Collection[str]) -> None:
         if isinstance(node, exp.With) and node.args.get("recursive"):
             raise RefusedStatementError("WITH RECURSIVE is not let through")
         if isinstance(node, exp.CTE):
-            within.add(node.alias_or_name.lower())
+            # Where it is not in scope the engine looks the name up, and must not take it for a path.
+            if not node.alias.isidentifier():
+                raise RefusedStatementError(f"WITH {node.alias[:100]}: the name is made of letters, digits and _")
+            within.add(node.alias.lower())
         left.extend((each, depth + 1) for each in node.iter_expressions())
     for table in tree.find_all(exp.Table):
         _judge_table(table, tables, within)

@@ -69,6 +69,8 @@ def test_what_is_asked_is_written_again_from_what_was_read(statement, asked):
         "select transform(a) using 'cat /etc/passwd' as (b) from state.customers",
         "select /*+ broadcast(c) */ * from state.customers c",
         "select /*+ broadcast(c) */ 1 from (select * from state.customers c)",
+        "with `/etc/passwd` as (select 1) select * from `/etc/passwd`",
+        "select 1 from (with `x.parquet` as (select 1) select 1) join `x.parquet`",
         "with recursive t(n) as (select 1 union all select n + 1 from t) select * from t",
         "select ${x}",
         "select :x",
