@@ -194,7 +194,7 @@ async def test_a_follower_below_the_leaders_start_begins_again_there(nodes: Node
 
 
 async def test_followers_that_fall_behind_leave_and_come_back(nodes: Nodes) -> None:
-    a, b, c = nodes(min_insync_replicas="2", lag_ms_max=50)
+    a, b, c = nodes(min_insync_replicas="2", lag_ms_max=500)
     wanted: asyncio.Queue[IsrProposal] = asyncio.Queue()
     a.runtime.replica.on_isr_wanted = wanted.put_nowait
     a.lead(1, isr=(1, 2, 3))
