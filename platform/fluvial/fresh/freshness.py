@@ -6,11 +6,12 @@ they end, each once, so that tables of one topic end at the same records. What l
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fluvial.config import Settings
 from fluvial.delta.erasures import read_erasures
@@ -23,12 +24,13 @@ from fluvial.fresh.reducing import reduced_rows
 from fluvial.fresh.tail import LostError, read_tail
 from fluvial.query.references import quoted
 from fluvial.query.routing import why_spark, why_spark_types
-from fluvial.query.rows import Columns, columns_of
+from fluvial.query.rows import columns_of
 from fluvial.query.versions import At, Version, resolve
 from fluvial.spark.avro import Contract, SchemaSource, read_contract
 from fluvial.spark.kafka import Span, TopicBounds, topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, State
+from fluvial.tables.declare.project import load_project
 from fluvial.tables.drive.evolve import earlier_contract
 from fluvial.tables.plan.checks import check_definition
 from fluvial.tables.plan.growth import in_order
@@ -58,7 +60,7 @@ class Tail:
     number: int
     events: "pa.Table"
 
-    def why_spark(self, columns: Columns) -> str | None:
+    def why_spark(self, columns: Sequence[tuple[str, str]]) -> str | None:
         """
         Why the declaration's own expressions are Spark's.
         """
@@ -69,7 +71,9 @@ class Tail:
         text = f"SELECT {', '.join([*texts, self.declaration.order or '1'])}"
         return why_spark(text) or why_spark_types(text, [*columns, *columns_of(self.events.schema)])
 
-    def query(self, table: str, columns: Columns, folder: Path, ask: "Callable[[str], pa.Table]") -> str:
+    def query(
+        self, table: str, columns: Sequence[tuple[str, str]], folder: Path, ask: "Callable[[str], pa.Table]"
+    ) -> str:
         """
         The rows of `table` with these events in it.
         """
@@ -261,6 +265,16 @@ class Freshness:
                 kept = batch.filter(pc.invert(keyless))
             batches.append(kept)
         return pa.Table.from_batches(batches, decoder.schema())
+
+
+@contextmanager
+def opened(settings: Settings, at_least: Sequence[At] = (), **more: Any) -> Iterator[Freshness]:
+    """
+    Freshness by a project's declarations and its registry.
+    """
+    with settings.registry.client() as schemas:
+        declared = load_project(settings.project)
+        yield Freshness(settings=settings, declarations=declared, schemas=schemas, at_least=at_least, **more)
 
 
 def key_of(declaration: Compacted, contract: Contract) -> str:

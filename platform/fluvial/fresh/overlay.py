@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from fluvial.query.references import quoted
 from fluvial.tables.declare.declarations import State
+from fluvial.tables.declare.folds import PLACE
 from fluvial.tables.plan import frames
 
 Types = Mapping[str, str]
@@ -28,7 +29,7 @@ def compacted(key: str, fields: Sequence[str], table: str, tail: str, types: Typ
     The latest row of each key; one that is newer in the table stays, as a key may be in two partitions.
     """
     row = frames.compacted_struct([name for name in fields if name != key], deleted="_tombstone")
-    rows = f"SELECT _entity, {frames.PLACE} AS _place, {row} AS _row FROM {tail}"
+    rows = f"SELECT _entity, {PLACE} AS _place, {row} AS _row FROM {tail}"
     latest = f"SELECT _entity, {frames.LATEST_ROW} FROM ({rows}) GROUP BY _entity"
     of_key = f"t.{quoted(key)} = s._entity"
     newer = "(s._row._partition > t._partition OR (s._row._partition = t._partition AND s._row._offset > t._offset))"

@@ -70,7 +70,7 @@ class At:
     offsets: Mapping[int, int]
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> "list[At]":
+    def of(cls, words: Sequence[str], option: str = "--at") -> "list[At]":
         """
         Read `orders:0=1234` or `orders:0=1234,1=77`, once or more for a topic. Raises :class:`FluvialError`.
         """
@@ -78,12 +78,12 @@ class At:
         for text in words:
             match = _AT.fullmatch(text)
             if match is None:
-                raise FluvialError(f"--at {text!r}: write TOPIC:PARTITION=OFFSET, for example orders:0=1234")
+                raise FluvialError(f"{option} {text!r}: write TOPIC:PARTITION=OFFSET, for example orders:0=1234")
             offsets = places.setdefault(match["topic"], {})
             for pair in match["pairs"].split(","):
                 partition, _, offset = pair.partition("=")
                 if int(partition) in offsets:
-                    raise FluvialError(f"--at {text!r} names partition {partition} of {match['topic']} twice")
+                    raise FluvialError(f"{option} {text!r} names partition {partition} of {match['topic']} twice")
                 offsets[int(partition)] = int(offset)
         return [cls(topic=topic, offsets=offsets) for topic, offsets in places.items()]
 
