@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fluvial.config import Settings
@@ -34,7 +35,7 @@ from fluvial.query.routing import (
 )
 from fluvial.query.rows import Columns, columns_of, rows_of
 from fluvial.query.sail import Sail, SailError
-from fluvial.query.versions import At, Version, resolve
+from fluvial.query.versions import At, Newer, Version, resolve
 from fluvial.spark.warehouse import DATABASES, Warehouse
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class OtherAnswerError(SailError):
 
 AskSpark = Callable[[str], Any]
 """Gives Spark's DataFrame for a statement; starts Spark on its first call."""
+
+
+Fresh = Callable[[Sequence[str]], Mapping[str, Version]]
+"""Gives the newest version of each of some tables, with the records behind it where they can be read into it."""
 
 
 @dataclass(slots=True)
@@ -99,7 +104,7 @@ class Door:
     Takes statements for one warehouse; close it after use.
 
     `ask_spark` makes Spark's DataFrame of a statement, `say` hears why a statement goes to Spark, and `memory_bytes`
-    is what Sail may take for its statements.
+    is what Sail may take for its statements. With `fresh` tables are read with what their logs hold behind them.
     """
 
     settings: Settings
@@ -108,6 +113,8 @@ class Door:
     engine: Engine = Engine.AUTO
     places: Sequence[At] = ()
     memory_bytes: int | None = None
+    fresh: Fresh | None = None
+    _folder: "TemporaryDirectory[str] | None" = None
     _sail: Sail | None = None
     _spark_only: str | None = None
     _columns: dict[tuple[str, int], Columns] = field(default_factory=dict)
@@ -154,6 +161,9 @@ class Door:
         if self._sail is not None:
             self._sail.close()
             self._sail = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def is_walled_in(self) -> bool:
         """
@@ -227,6 +237,10 @@ class Door:
         if not is_query(statement) or self.warehouse.local is None:
             if self.places:
                 raise RoutingError("--at: only a query of tables on this machine is asked as of an offset")
+            if self.fresh is not None:
+                raise RoutingError(
+                    "--fresh: only a query of tables on this machine is answered with what the log holds"
+                )
             return None, {}, None
         known = self.tables()
         try:
@@ -238,13 +252,16 @@ class Door:
                 raise UnknownTableError(unknown, known)
             return query, self._versions(query), None
         except UnclearError as error:
-            if self.places:
-                raise RoutingError(f"--at: {error}") from error
+            if self.places or self.fresh is not None:
+                raise RoutingError(f"{'--at' if self.places else '--fresh'}: {error}") from error
             return None, {}, str(error)
 
     def _versions(self, query: Query) -> dict[Reference, Version]:
         found: dict[Reference, Version] = {}
         same: dict[tuple[str, int | None, str | None], Version] = {}
+        if self.fresh is not None:
+            of_now = [each.table for each in query.references if each.version is None and each.timestamp is None]
+            same = {(table, None, None): version for table, version in self.fresh([*dict.fromkeys(of_now)]).items()}
         for each in query.references:
             meant = (each.table, each.version, each.timestamp)
             if meant not in same:
@@ -258,16 +275,26 @@ class Door:
     @contextmanager
     def _by_sail(self, query: Query, versions: Mapping[Reference, Version], rows_max: int | None) -> Iterator[Answer]:
         with_internal = query.names_internal()
-
-        def source(reference: Reference) -> str:
-            version = versions[reference].version
-            columns = self._columns_at(reference.table, version)
-            shown = columns if with_internal else _shown(columns)
-            return f"SELECT {', '.join(quoted(name) for name, _ in shown)} FROM {self._place(reference.table, version)}"
-
+        made: dict[str, str] = {}
         read = [column for each in versions for column in self._columns_at(each.table, versions[each].version)]
         _leave_to_spark(why_spark_types(query.text, read))
-        with self._engine().ask(query.rewritten(source), rows_max=rows_max) as reader:
+
+        def source(reference: Reference) -> str:
+            meant = versions[reference]
+            columns = self._columns_at(reference.table, meant.version)
+            shown = columns if with_internal else _shown(columns)
+            place = self._place(reference.table, meant.version)
+            if meant.newer is not None:
+                if reference.table not in made:
+                    _leave_to_spark(meant.newer.why_spark(columns))
+                    made[reference.table] = meant.newer.query(place, columns, Path(folder), self._ask_sail)
+                place = f"({made[reference.table]})"
+            return f"SELECT {', '.join(quoted(name) for name, _ in shown)} FROM {place}"
+
+        with (
+            TemporaryDirectory(dir=self._engine().scratch, ignore_cleanup_errors=True) as folder,
+            self._engine().ask(query.rewritten(source), rows_max=rows_max) as reader,
+        ):
             columns = columns_of(reader.schema)
             _leave_to_spark(why_spark_answer(query.text, [kind for _, kind in columns]))
             yield Answer(
@@ -275,6 +302,10 @@ class Door:
                 rows=lambda: rows_of(reader),
                 arrow=lambda: (reader.schema, iter(reader)),
             )
+
+    def _ask_sail(self, statement: str) -> "pa.Table":
+        with self._engine().ask(statement) as reader:
+            return reader.read_all()
 
     def _columns_at(self, table: str, version: int) -> Columns:
         found = self._columns.get((table, version))
@@ -322,15 +353,32 @@ class Door:
     def _for_spark(self, query: Query, versions: Mapping[Reference, Version]) -> str:
         """The text as it stands, but for internal columns and for a version that the text does not name."""
         hidden = {} if query.names_internal() else {table: self._internal(table) for table in query.tables}
-        if not any(hidden.values()) and not self.places:
+        if not any(hidden.values()) and not self.places and self.fresh is None:
             return query.text
+        made: dict[str, str] = {}
 
         def source(reference: Reference) -> str:
             names = hidden.get(reference.table)
             columns = f"* EXCEPT ({', '.join(names)})" if names else "*"
-            return f"SELECT {columns} FROM {reference.table} VERSION AS OF {versions[reference].version}"
+            meant = versions[reference]
+            place = f"{reference.table} VERSION AS OF {meant.version}"
+            if meant.newer is not None:
+                if reference.table not in made:
+                    made[reference.table] = self._newer_for_spark(meant.newer, place)
+                place = f"({made[reference.table]})"
+            return f"SELECT {columns} FROM {place}"
 
         return query.rewritten(source)
+
+    def _newer_for_spark(self, newer: Newer, place: str) -> str:
+        if not self.settings.spark_master.startswith("local"):
+            raise RoutingError(f"--fresh: Spark on {self.settings.spark_master} cannot read a file of this machine")
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="fluvial-sql-", ignore_cleanup_errors=True)
+        fields = self.ask_spark(f"SELECT * FROM {place}").schema.fields
+        columns = [(each.name, each.dataType.simpleString()) for each in fields]
+        folder = Path(self._folder.name)
+        return newer.query(place, columns, folder, lambda statement: self.ask_spark(statement).toArrow())
 
     def _internal(self, table: str) -> list[str]:
         names = self.ask_spark(f"SELECT * FROM {table}").columns

@@ -6,8 +6,10 @@ Read from the table's own log, whose commits store the offsets that they were ma
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from fluvial.delta.errors import TableError
 from fluvial.delta.log import TableLog
@@ -16,8 +18,40 @@ from fluvial.delta.stamp import Stamp
 from fluvial.errors import FluvialError
 from fluvial.query.references import UnclearError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _AT = re.compile(r"(?P<topic>[^:=\s]+):(?P<pairs>\d+=\d+(?:,\d+=\d+)*)", re.ASCII)
 _PARTITIONS_SHOWN = 4
+
+
+class Newer(Protocol):
+    """
+    The records of the log behind a version of a table, to be read together with it.
+    """
+
+    @property
+    def number(self) -> int:
+        """
+        How many offsets they take.
+        """
+        ...
+
+    def why_spark(self, columns: Sequence[tuple[str, str]]) -> str | None:
+        """
+        Why Spark is to read them into a table with these columns; None where Sail gives what Spark would.
+        """
+        ...
+
+    def query(
+        self, table: str, columns: Sequence[tuple[str, str]], folder: Path, ask: "Callable[[str], pa.Table]"
+    ) -> str:
+        """
+        The query whose rows are those of `table`, what stands behind FROM, with these records in it.
+
+        Files that it reads are put into `folder`; `ask` gives the answers of the engine that it is for.
+        """
+        ...
 
 
 class NoSuchOffsetError(FluvialError):
@@ -36,7 +70,7 @@ class At:
     offsets: Mapping[int, int]
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> "list[At]":
+    def of(cls, words: Sequence[str], option: str = "--at") -> "list[At]":
         """
         Read `orders:0=1234` or `orders:0=1234,1=77`, once or more for a topic. Raises :class:`FluvialError`.
         """
@@ -44,12 +78,12 @@ class At:
         for text in words:
             match = _AT.fullmatch(text)
             if match is None:
-                raise FluvialError(f"--at {text!r}: write TOPIC:PARTITION=OFFSET, for example orders:0=1234")
+                raise FluvialError(f"{option} {text!r}: write TOPIC:PARTITION=OFFSET, for example orders:0=1234")
             offsets = places.setdefault(match["topic"], {})
             for pair in match["pairs"].split(","):
                 partition, _, offset = pair.partition("=")
                 if int(partition) in offsets:
-                    raise FluvialError(f"--at {text!r} names partition {partition} of {match['topic']} twice")
+                    raise FluvialError(f"{option} {text!r} names partition {partition} of {match['topic']} twice")
                 offsets[int(partition)] = int(offset)
         return [cls(topic=topic, offsets=offsets) for topic, offsets in places.items()]
 
@@ -63,7 +97,8 @@ class Version:
     A version of a table, with what its log tells of how fresh it is.
 
     `ends` is, for each partition of `topic`, the first offset that is not in it; `inputs` are the versions of the
-    tables that a mart was made from. `made_ms` is the commit's time, in milliseconds of Unix time.
+    tables that a mart was made from. `made_ms` is the commit's time, in milliseconds of Unix time. With `newer` the
+    records behind it are read too, and `ends` are theirs; `stale` says why a table has none where all were asked for.
     """
 
     table: str
@@ -72,6 +107,8 @@ class Version:
     topic: str | None = None
     ends: Mapping[int, int] = field(default_factory=dict)
     inputs: Mapping[str, int] = field(default_factory=dict)
+    newer: Newer | None = None
+    stale: str | None = None
 
     def __str__(self) -> str:
         """
@@ -81,12 +118,16 @@ class Version:
         if self.made_ms is not None:
             made = dt.datetime.fromtimestamp(self.made_ms / 1000, dt.UTC)
             parts.append(f"of {made:%Y-%m-%dT%H:%M:%SZ}")
+        if self.newer is not None:
+            parts.append(f"and {self.newer.number:,} newer offsets")
         shown = [f"{partition}={end - 1}" for partition, end in sorted(self.ends.items()) if end > 0]
         if self.topic is not None and shown:
             more = f" and {len(shown) - _PARTITIONS_SHOWN} more" if len(shown) > _PARTITIONS_SHOWN else ""
             parts.append(f"at {self.topic}:{','.join(shown[:_PARTITIONS_SHOWN])}{more}")
         if self.inputs:
             parts.append(f"from {', '.join(f'{name}@{version}' for name, version in self.inputs.items())}")
+        if self.stale is not None:
+            parts.append(f"(not fresh: {self.stale})")
         return " ".join(parts)
 
 

@@ -75,6 +75,19 @@ def sql(
             show_default=False,
         ),
     ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Read each table with the records that its topic's log holds behind it."),
+    ] = False,
+    fresh_at_least: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fresh-at-least",
+            metavar="TOPIC:PARTITION=OFFSET[,…]",
+            help="As --fresh, once the log holds these offsets; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     engine: Annotated[
         EngineName, typer.Option("--engine", help="auto asks Sail, and Spark for what Sail does not take.")
     ] = EngineName.AUTO,
@@ -97,6 +110,9 @@ def sql(
         raise typer.BadParameter("Missing argument 'QUERY'")
     statements = [] if prompts else _statements(query, file, fmt)
     parameters = parameters_of(pairs("--param", param))
+    is_fresh = fresh or bool(fresh_at_least)
+    if at and is_fresh:
+        raise typer.BadParameter("--at and --fresh: a table is read as of an offset or up to the newest, not both")
     settings = settings_of(data_dir, warehouse=warehouse, spark_master=spark_master, conf=conf)
     # Spark gives timestamps in the process's zone; in UTC they are the same on every machine.
     os.environ["TZ"] = "UTC"
@@ -105,13 +121,15 @@ def sql(
     if prompts:
         from fluvial.cli.run.sql_prompt import prompt
 
-        with _door(settings, engine, at or ()) as door:
+        with _door(settings, engine, at or (), fresh=is_fresh, at_least=fresh_at_least or ()) as door:
             prompt(door, fmt, parameters, settings)
         return
     with terminal.keep_stdout_for_the_answer() as stdout, ExitStack() as stack:
         answers = _Answers(
-            server=None if conf or engine is not EngineName.AUTO else found(settings),
-            door=lambda: stack.enter_context(_door(settings, engine, at or ())),
+            server=None if conf or is_fresh or engine is not EngineName.AUTO else found(settings),
+            door=lambda: stack.enter_context(
+                _door(settings, engine, at or (), fresh=is_fresh, at_least=fresh_at_least or ())
+            ),
             at=at or (),
         )
         _answer_all(answers, _bound(statements, parameters), fmt, stdout)
@@ -204,7 +222,9 @@ def answer_into(spool: Any, door: "Door", statement: str, fmt: Format, width: in
 
 
 @contextmanager
-def _door(settings: Settings, engine: EngineName, places: Sequence[str]) -> "Iterator[Door]":
+def _door(
+    settings: Settings, engine: EngineName, places: Sequence[str], *, fresh: bool, at_least: Sequence[str]
+) -> "Iterator[Door]":
     """What answers statements; Sail and Spark end with it."""
     from fluvial.query.engine import Door, Engine
     from fluvial.query.versions import At
@@ -227,7 +247,12 @@ def _door(settings: Settings, engine: EngineName, places: Sequence[str]) -> "Ite
         engine=Engine(engine),
         places=At.of(places),
     )
-    with closing(door):
+    with closing(door), ExitStack() as stack:
+        if fresh:
+            from fluvial.fresh.freshness import opened
+
+            door.warm_up()
+            door.fresh = stack.enter_context(opened(settings, At.of(at_least, "--fresh-at-least")))
         try:
             yield door
         finally:

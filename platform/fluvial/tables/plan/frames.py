@@ -8,6 +8,7 @@ record without a key is for no table of entities: it is left out, or stops the r
 the key is.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 META_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_schema_id")
+LATEST_ROW = "max_by(_row, _place) AS _row"
+"""Of the rows of a key the one that stays."""
+ENDED_AT = f"max(CASE WHEN _tombstone THEN {PLACE} END) OVER (PARTITION BY _entity) AS _ended_at"
+"""The place of an entity's last tombstone, and what of its events counts."""
+COUNTS = f"_ended_at IS NULL OR {PLACE} >= _ended_at"
 COMPACTED_COLUMNS = ("_partition", "_offset", "_timestamp", "_schema_id")
 
 
@@ -75,16 +81,24 @@ def compacted_rows(decoded: "DataFrame", contract: Contract, care: Care, *, key:
     One row a key: `key`, the fields of its latest record, its place, and `_deleted` where that is a tombstone.
     """
     inner = [name for name in contract.field_names if name != key]
-    fields = (f"'{name}', value.`{name}`" for name in inner)
-    place = (f"'{name}', {name}" for name in COMPACTED_COLUMNS)
-    kept = ", ".join([*fields, *place, "'_deleted', _raw IS NULL"])
+    kept = compacted_struct(inner, source="value.", deleted="_raw IS NULL")
     return (
         decodable(keyed(decoded, care), care)
-        .selectExpr("CAST(_key AS STRING) AS _entity", f"{PLACE} AS _place", f"named_struct({kept}) AS _row")
+        .selectExpr("CAST(_key AS STRING) AS _entity", f"{PLACE} AS _place", f"{kept} AS _row")
         .groupBy("_entity")
-        .agg(_sql_expr("max_by(_row, _place) AS _row"))
+        .agg(_sql_expr(LATEST_ROW))
         .selectExpr(f"_entity AS `{key}`", "_row.*")
     )
+
+
+def compacted_struct(fields: Sequence[str], *, source: str = "", deleted: str) -> str:
+    """
+    A record as a row of a compacted table: `fields` of `source`, its place, and `_deleted` where `deleted` holds.
+    """
+    named = (f"'{name}', {source}`{name}`" for name in fields)
+    place = (f"'{name}', {name}" for name in COMPACTED_COLUMNS)
+    kept = ", ".join([*named, *place, f"'_deleted', {deleted}"])
+    return f"named_struct({kept})"
 
 
 def compacted_swaps(latest: "DataFrame", table: "DataFrame", *, key: str) -> "DataFrame":
@@ -120,8 +134,7 @@ def state_events(decoded: "DataFrame", contract: Contract, care: Care) -> "DataF
     rows = keyed_events(decoded, contract, care)
     if not care.tombstones:
         return rows.where(unless("_tombstone", Guard.TOMBSTONE))
-    ended = f"max(CASE WHEN _tombstone THEN {PLACE} END) OVER (PARTITION BY _entity) AS _ended_at"
-    return rows.selectExpr("*", ended).where(f"_ended_at IS NULL OR {PLACE} >= _ended_at")
+    return rows.selectExpr("*", ENDED_AT).where(COUNTS)
 
 
 def state_partials(events: "DataFrame", declaration: State) -> "DataFrame":
@@ -130,10 +143,16 @@ def state_partials(events: "DataFrame", declaration: State) -> "DataFrame":
 
     `_ended` says that a tombstone took away what the table holds; `_alive`, that events came (after it).
     """
+    return events.groupBy("_entity").agg(*map(_sql_expr, state_aggregates(declaration)))
+
+
+def state_aggregates(declaration: State) -> list[str]:
+    """
+    The aggregates over an entity's events that :func:`state_partials` has as columns.
+    """
     place = place_of(declaration)
     aggregates = [f"{fold.partial(place)} AS `_p_{name}`" for name, fold in declaration.fields.items()]
-    aggregates += ["bool_or(_tombstone) AS _ended", "count(*) FILTER (WHERE NOT _tombstone) > 0 AS _alive"]
-    return events.groupBy("_entity").agg(*(_sql_expr(aggregate) for aggregate in aggregates))
+    return [*aggregates, "bool_or(_tombstone) AS _ended", "count(*) FILTER (WHERE NOT _tombstone) > 0 AS _alive"]
 
 
 def place_of(declaration: State) -> str:
@@ -187,14 +206,21 @@ def state_merged(partials: "DataFrame", old: "DataFrame", declaration: State, *m
     """
     The columns of a state table that partial values and the rows of their entities, `old`, make, with `more`.
     """
-    inserts, updates = state_inserts(declaration), state_updates(declaration)
     types = {field.name: field.dataType.simpleString() for field in old.schema}
-    columns = [
-        f"CAST(CASE WHEN {FILE} IS NULL THEN {inserts[name]} ELSE {updates[name]} END AS {types[name]}) AS `{name}`"
-        for name in updates
-    ]
+    columns = merged_columns(declaration, types, is_new=f"{FILE} IS NULL").values()
     joined = partials.alias("s").join(old.alias("t"), _sql_expr(f"s._entity = t.`{declaration.key}`"), "left")
     return joined.selectExpr(*columns, *more)
+
+
+def merged_columns(declaration: State, types: Mapping[str, str], *, is_new: str) -> dict[str, str]:
+    """
+    By name the columns that partials `s` and rows `t` make, of these `types`; `is_new` holds where there is no row.
+    """
+    inserts, updates = state_inserts(declaration), state_updates(declaration)
+    return {
+        name: f"CAST(CASE WHEN {is_new} THEN {inserts[name]} ELSE {updates[name]} END AS {types[name]}) AS `{name}`"
+        for name in updates
+    }
 
 
 def _state_columns(declaration: State, *, merged: bool, source: str = "") -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Tables with what their topics' logs hold behind them: the newest truth, without a run or a JVM."""

@@ -1,0 +1,255 @@
+"""Answers with what the log holds behind the tables, beside the tables that a run makes of the same records."""
+
+import random
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from log_topic import Schemas, Sent, Topic
+from plain_fold import FIELDS, RETURNS, SCHEMA, random_events, reduce_readings
+
+from fluvial.config import Settings
+from fluvial.fresh.errors import FreshError
+from fluvial.fresh.freshness import Freshness
+from fluvial.query.engine import Answer, Door, Engine, Told
+from fluvial.query.versions import At
+from fluvial.spark.kafka import TopicError
+from fluvial.spark.session import register_tables, run_sql
+from fluvial.tables import Declaration, compacted, history, state
+from fluvial.tables.drive.runner import materialize
+from fluvial.tables.plan.planning import GapError
+
+pytest.importorskip("pysail", reason="Sail is an extra: fluvial[sql]")
+
+pytestmark = pytest.mark.spark
+
+
+def tables_of(topic: Topic) -> dict[str, Declaration]:
+    found: list[Declaration] = [
+        history(topic.name, name="readings"),
+        compacted(topic.name, name="readings", key="id"),
+        state("readings", topic=topic.name, key="id", fields=FIELDS, with_position=True),
+        state("by_time", topic=topic.name, key="id", fields=FIELDS, order="at"),
+        state("reduced", topic=topic.name, key="id", reduce=reduce_readings, returns=RETURNS, version="1"),
+    ]
+    return {each.table: each for each in found}
+
+
+class Asked:
+    """A door to a warehouse, and fresh answers through it."""
+
+    def __init__(self, spark: Any, settings: Settings, schemas: Schemas, tables: dict[str, Declaration]) -> None:
+        self.freshness = Freshness(settings=settings, declarations=tables, schemas=schemas)
+        self.heard: list[str] = []
+        self.door = Door(
+            settings=settings,
+            ask_spark=lambda statement: run_sql(spark, settings, statement),
+            say=self.heard.append,
+            engine=Engine.AUTO,
+        )
+
+    def rows(self, statement: str, *, fresh: bool = True) -> tuple[list[str], Told]:
+        """The rows of an answer as texts in their order, and what is said below it."""
+        found: list[list[str]] = []
+        self.door.fresh = self.freshness if fresh else None
+
+        def take(answer: Answer) -> None:
+            found.append(sorted(repr([_plain(value) for value in row]) for row in answer.rows()))
+
+        told = self.door.answer(statement, take, again=found.clear)
+        return found[0], told
+
+    def close(self) -> None:
+        self.door.close()
+
+
+def _plain(value: Any) -> Any:
+    """A value as both engines have it."""
+    if hasattr(value, "__fields__"):
+        return [(name, _plain(each)) for name, each in zip(value.__fields__, value, strict=True)]
+    match value:
+        case bytes() | bytearray():
+            return bytes(value)
+        case dict():
+            return sorted((key, _plain(each)) for key, each in value.items())
+        case list():
+            return [_plain(each) for each in value]
+    return value
+
+
+@pytest.fixture
+def topic(make_topic: Any) -> Topic:
+    made: Topic = make_topic(SCHEMA, partitions=3)
+    return made
+
+
+@pytest.fixture
+def tables(topic: Topic) -> dict[str, Declaration]:
+    return tables_of(topic)
+
+
+@pytest.fixture
+def asked(spark: Any, settings: Settings, schemas: Schemas, tables: dict[str, Declaration]) -> Iterator[Asked]:
+    with closing(Asked(spark, settings, schemas, tables)) as asked:
+        yield asked
+
+
+def test_a_fresh_answer_is_that_of_a_run_up_to_the_same_offsets(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], asked: Asked
+) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    events = random_events(seed, 300, partitions=3)
+    dice = random.Random(seed)
+    for at in dice.sample(range(300), 5):
+        events[at] = replace(events[at], value=None, raw=dice.choice([b"bad", b"\0\0\0\0\x7fno such schema"]))
+    cuts = [0, *sorted(dice.sample(range(1, 300), 2)), 300]
+    for number, (start, end) in enumerate(pairwise(cuts)):
+        topic.send(events[start:end])
+        fresh = {} if number == 0 else {name: asked.rows(f"select * from {name}") for name in tables}
+        for declaration in tables.values():
+            materialize(declaration, settings, spark, schemas=schemas)
+        register_tables(spark, settings)
+        for name, (rows, told) in fresh.items():
+            made, without = asked.rows(f"select * from {name}", fresh=False)
+            assert rows == made, name
+            assert told.engine is Engine.SAIL, (name, asked.heard)
+            assert told.versions[0].ends == without.versions[0].ends
+            assert "newer offsets" in str(told)
+    # With nothing behind it a table is as it is.
+    rows, told = asked.rows("select * from state.readings")
+    assert rows == made_of(asked, "state.readings")
+    assert "newer" not in str(told)
+
+
+def made_of(asked: Asked, table: str) -> list[str]:
+    return asked.rows(f"select * from {table}", fresh=False)[0]
+
+
+def test_spark_gives_the_same_fresh_answer(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], asked: Asked
+) -> None:
+    events = random_events(7, 120, partitions=3)
+    topic.send(events[:60])
+    for declaration in tables.values():
+        materialize(declaration, settings, spark, schemas=schemas)
+    topic.send(events[60:])
+    register_tables(spark, settings)
+    by_sail = {name: asked.rows(f"select * from {name}")[0] for name in tables}
+    asked.door.close()
+    asked.door.engine, asked.door._spark_only = Engine.SPARK, "asked for"
+    for name, rows in by_sail.items():
+        found, told = asked.rows(f"select * from {name}")
+        assert (found, told.engine) == (rows, Engine.SPARK), name
+
+
+def test_what_was_asked_for_is_waited_for_and_what_is_not_fresh_says_so(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], asked: Asked
+) -> None:
+    tables["state.versions"] = state("versions", topic=topic.name, key="id", fields=FIELDS, scd2=True)
+    topic.send([Sent(key="ada", value={"kind": "up", "amount": 1, "weight": None, "at": 0})])
+    for name in ("state.readings", "state.versions", "compacted.readings"):
+        materialize(tables[name], settings, spark, schemas=schemas)
+    question = "select events from state.readings where id = 'ada'"
+    later = Sent(key="ada", value={"kind": "up", "amount": 2, "weight": None, "at": 0})
+    asked.freshness.at_least = At.of([f"{topic.name}:0=1"])
+    asked.freshness.patience_s = 0.2
+    with pytest.raises(FreshError, match=r"after 0\.2 s .* partition 0 at offset 1"):
+        asked.rows(question)
+    asked.freshness.patience_s = 30
+    timer = threading.Timer(0.3, topic.send, [[later]])
+    timer.start()
+    assert asked.rows(question)[0] == ["[2]"]
+    timer.join()
+    for place, said in (("other:0=1", "no table of the query"), (f"{topic.name}:9=1", "no partition 9")):
+        asked.freshness.at_least = At.of([place])
+        with pytest.raises(FreshError, match=said):
+            asked.rows(question)
+    asked.freshness.at_least = ()
+    rows, told = asked.rows("select count(*) from state.versions")
+    assert rows == ["[1]"]
+    assert "not fresh: it keeps versions of its rows" in str(told)
+    # Two tables of one topic end at the same record, whatever each has read.
+    joined = "select s.events, c.amount from state.readings s join compacted.readings c on s.id = c.id"
+    assert asked.rows(joined)[0] == ["[2, 2]"]
+    asked.freshness.records_max = 0
+    with pytest.raises(FreshError, match=r"1 records behind .* at most 0"):
+        asked.rows(question)
+    asked.freshness.records_max = 10
+    asked.freshness.settings = replace(settings, bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(TopicError, match="no broker answers"):
+        asked.rows(question)
+    asked.freshness.settings = settings
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(topic.name, 0, 2)]).values():
+        future.result(30)
+    with pytest.raises(GapError, match="retention removed"):
+        asked.rows(question)
+
+
+def test_an_open_transaction_is_no_part_of_an_answer(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], asked: Asked
+) -> None:
+    one = Sent(key="ada", value={"kind": "up", "amount": 1, "weight": None, "at": 0})
+    topic.send([one])
+    materialize(tables["state.readings"], settings, spark, schemas=schemas)
+    producer = Producer({"bootstrap.servers": topic.bootstrap_servers, "transactional.id": uuid.uuid4().hex})
+    producer.init_transactions(30)
+    question = "select events from state.readings"
+    for ends, counted in ((producer.abort_transaction, 1), (producer.commit_transaction, 2)):
+        producer.begin_transaction()
+        producer.produce(topic.name, key="ada", value=topic._bytes(one), partition=0)
+        producer.flush(30)
+        assert asked.rows(question)[0] == ["[1]"]
+        ends(30)
+        assert asked.rows(question)[0] == [f"[{counted}]"]
+
+
+def test_rows_are_counted_once_while_a_producer_and_runs_go_on(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], asked: Asked
+) -> None:
+    one = Sent(key="ada", value={"kind": "up", "amount": 1, "weight": None, "at": 0})
+    topic.send([one])
+    materialize(tables["state.readings"], settings, spark, schemas=schemas)
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def during(work: Any) -> threading.Thread:
+        def go_on() -> None:
+            try:
+                while not stop.is_set():
+                    work()
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        return thread
+
+    threads = [
+        during(lambda: topic.send([replace(one, partition=0)] * 20)),
+        during(lambda: materialize(tables["state.readings"], settings, spark, schemas=schemas)),
+    ]
+    versions, tails = set(), 0
+    try:
+        for _ in range(60):
+            (row,), told = asked.rows("select events from state.readings")
+            version = told.versions[0]
+            # One entity, no marker and no tombstone: as many events as there are offsets.
+            assert row == f"[{version.ends[0]}]"
+            versions.add(version.version)
+            tails += version.newer is not None
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed, failed
+    assert len(versions) > 1
+    assert tails > 0
