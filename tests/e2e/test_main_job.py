@@ -46,6 +46,24 @@ def test_every_aircraft_agrees_with_a_fold_in_plain_python(demo: LocalPlatform) 
     assert len(moved) > len(expected) / 2
 
 
+def test_what_made_an_aircrafts_row_is_told_event_by_event(demo: LocalPlatform) -> None:
+    fleet = csv_truth.aircraft(MAIN_JOB_UNTIL)
+    tail = min(fleet, key=lambda each: (abs(fleet[each].departures - 20), each))
+    told = json.loads(demo.run("table", "explain-row", "state.aircraft", tail, "--format", "json").stdout)
+    assert (told["left_out"], told["quarantined"], told["owner"]) == (0, [], "airline_operations")
+    events = [event for event in csv_truth.flight_events(MAIN_JOB_UNTIL) if event.tailnum == tail]
+    steps = told["steps"]
+    assert sorted(step["record"]["event_type"] for step in steps) == sorted(event.kind for event in events)
+    departures = arrivals = 0
+    for step in steps:
+        departures += step["record"]["event_type"] == "DEPARTED"
+        arrivals += step["record"]["event_type"] == "ARRIVED"
+        assert (step["row"]["departures"], step["row"]["arrivals"]) == (departures, arrivals)
+        assert step["table_version"] is not None
+    plane, row = fleet[tail], steps[-1]["row"]
+    assert (row["last_airport"], row["miles"]) == (plane.last_airport, plane.miles)
+
+
 def test_weather_and_reference_tables(demo: LocalPlatform) -> None:
     counts = demo.ask(
         "select (select count(*) from history.weather) weather, (select count(*) from compacted.planes) planes, "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.sql import functions as sql
 from shared_session import shared_session
 
 from fluvial.config import Settings
@@ -20,6 +21,7 @@ from fluvial.tables import (
     max_,
     mean,
     min_,
+    pipeline,
     sum_,
     top,
 )
@@ -123,6 +125,35 @@ def test_changed_rows_alone_make_what_the_batch_query_makes(orders: Warehouse) -
     assert (refresh.road, refresh.keys, refresh.again) == ("parts", 2, 1)
     assert orders.is_exact(spend)
     assert "1 keys read again" in "\n".join(as_lines(explain(spend, orders.settings, orders.spark)))
+
+
+def test_rows_that_only_came_are_merged_without_reading_what_was_there(orders: Warehouse) -> None:
+    here = aggregate(ORDERS, name="here", by="customer", fields={"n": count(), "m": mean("id"), "hi": max_("item"),
+                                                                 "items": count_distinct("item")})  # fmt: skip
+    grouped = pipeline(name="grouped", inputs=[ORDERS], key="customer", version="1")(
+        lambda rows: rows.where("id > 1").groupBy("customer").agg(sql.sum("id").alias("ids"), sql.min("id").alias("lo"))
+    )
+    for mart in (here, grouped):
+        orders.refresh(mart)
+    before = {*Path(orders.path(ORDERS)).glob("*.parquet")}
+    orders.add("VALUES ('C3', 100, 1000), ('new', 1, 1001), (null, 5, 1006), (null, 5, 1) AS t(customer, amount, id)")
+    hidden = {file: file.rename(file.with_suffix(".hidden")) for file in before}
+    explained = ["\n".join(as_lines(explain(mart, orders.settings, orders.spark))) for mart in (here, grouped)]
+    assert all("reads history.orders version 1: the rows that came and went" in each for each in explained)
+    refreshed = [orders.refresh(mart) for mart in (here, grouped)]
+    assert [(each.road, each.keys, each.changed, each.again) for each in refreshed] == [
+        ("parts", 3, 4, 0),
+        ("keys", 3, 4, None),
+    ]
+    for file, away in hidden.items():
+        away.rename(file)
+    assert all(orders.is_exact(mart) for mart in (here, grouped))
+
+    # Once a row went, a minimum is to be found among those that are left.
+    orders.change("DELETE FROM {orders} WHERE id = 2")
+    assert orders.refresh(grouped).road == "keys"
+    assert orders.row(grouped, "customer = 'C2'").lo == 9
+    assert orders.is_exact(grouped)
 
 
 def test_rows_that_are_written_to_another_file_are_no_change(orders: Warehouse) -> None:

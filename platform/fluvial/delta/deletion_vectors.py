@@ -6,7 +6,9 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.errors import TableError, plain_path
 from fluvial.delta.jvm import scala_object
+from fluvial.delta.log import is_here
 from fluvial.delta.recent import Recent
 
 if TYPE_CHECKING:
@@ -25,9 +27,11 @@ class Vectors:
     root: Any
     portable: Any
     recent: "Recent[BitMap64]"
+    here: str | None
 
     @classmethod
     def of(cls, session: "SparkSession", log: Any, recent: "Recent[BitMap64]") -> "Vectors":
+        path = plain_path(str(log.dataPath()))
         delta = "org.apache.spark.sql.delta"
         stores = scala_object(session, f"{delta}.storage.dv.DeletionVectorStore")
         return cls(
@@ -35,6 +39,7 @@ class Vectors:
             root=log.dataPath(),
             portable=scala_object(session, f"{delta}.deletionvectors.RoaringBitmapArrayFormat").Portable(),
             recent=recent,
+            here=path if is_here(path) else None,
         )
 
     def rows(self, vector: Any) -> "BitMap64":
@@ -44,10 +49,30 @@ class Vectors:
         identity = vector.uniqueId()
         found = self.recent.get(identity)
         if found is None:
-            read = bytes(self.store.read(vector, self.root).serializeAsByteArray(self.portable))
-            found = BitMap64.deserialize(read[len(PORTABLE_MAGIC) :])
-            self.recent.put(identity, found, len(read))
+            found = self._read_here(vector)
+            if found is None:
+                read = bytes(self.store.read(vector, self.root).serializeAsByteArray(self.portable))
+                found = BitMap64.deserialize(read[len(PORTABLE_MAGIC) :])
+            self.recent.put(identity, found, vector.sizeInBytes())
         return found
+
+    def _read_here(self, vector: Any) -> "BitMap64 | None":
+        """The rows without the JVM, which takes tens of milliseconds for each vector; None where only it can."""
+        from fluvial.delta.rows import marked_rows
+
+        if self.here is None:
+            return None
+        offset = vector.offset()
+        described = {
+            "storageType": vector.storageType(),
+            "pathOrInlineDv": vector.pathOrInlineDv(),
+            "offset": offset.get() if offset.isDefined() else None,
+            "sizeInBytes": vector.sizeInBytes(),
+        }
+        try:
+            return marked_rows(self.here, described)
+        except (TableError, OSError):
+            return None
 
     def writer(self, identity: Any) -> Any:
         """What writes a file of them; `identity`, a UUID of Java's, makes its name."""

@@ -8,12 +8,16 @@ gone since. No data file is read.
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.errors import TableError
 from fluvial.delta.jvm import delta_log, delta_version, none
+from fluvial.delta.log import is_here
 from fluvial.delta.row_swap import DELTA_VERSIONS, actions_of_files
+from fluvial.delta.snapshot import read_snapshot
 from fluvial.spark.connect import is_client
 
 if TYPE_CHECKING:
@@ -84,8 +88,18 @@ def table_stats(session: "SparkSession", path: str, columns: Mapping[str, str]) 
     mapping = snapshot.metadata().configuration().get("delta.columnMapping.mode")
     # Their statistics have columns by other names.
     known = {} if mapping.isDefined() and mapping.get() != "none" else columns
-    files = tuple(of_action(action["add"], known) for action in actions_of_files(session, snapshot))
+    files = tuple(of_action(add, known) for add in _added(session, path, snapshot))
     return TableStats(version=int(snapshot.version()), rows=sum(file.rows for file in files), files=files)
+
+
+def _added(session: "SparkSession", path: str, snapshot: Any) -> Iterable[Mapping[str, Any]]:
+    """The actions that added a table's files: read here where it is on this machine, else asked for one by one."""
+    if is_here(path):
+        with suppress(TableError):
+            here = read_snapshot(path, int(snapshot.version()))
+            if here is not None:
+                return here.added
+    return (action["add"] for action in actions_of_files(session, snapshot))
 
 
 def of_action(add: Mapping[str, Any], columns: Mapping[str, str]) -> FileStats:

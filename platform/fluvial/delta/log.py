@@ -266,8 +266,15 @@ def _versions_of(names: list[str]) -> list[int]:
     return [int(match[1]) for match in matches if match]
 
 
+def is_here(path: str) -> bool:
+    """
+    Whether a table's path is a folder on this machine, which is read without Spark.
+    """
+    return not _SCHEME.match(path)
+
+
 def _files_of(spark: "SparkSession | None", path: str) -> "_LocalFiles | _SparkFiles | _ConnectFiles":
-    if not _SCHEME.match(path):
+    if is_here(path):
         return _LocalFiles(Path(path) / "_delta_log")
     assert spark is not None, "a table elsewhere is read through Spark"
     folder = f"{path}/_delta_log"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from fluvial.delta.arrow_files import WrittenFile
 from fluvial.delta.commit import AnyStamp, LostRaceError
 from fluvial.delta.deletion_vectors import PORTABLE_MAGIC, Vectors
 from fluvial.delta.errors import plain_path
@@ -56,20 +57,27 @@ class DataFile:
 
 def can_swap(session: "SparkSession", path: str, frame: "DataFrame", *, only_came: bool = False) -> bool:
     """
-    Whether rows of the shape of `frame` can be put into the table at `path` by :func:`swap_rows`.
+    Whether rows of the shape of `frame` can be put into the table at `path` by :func:`swap_rows`: :func:`takes_swaps`,
+    and it has the very columns of the frame.
+    """
+    return takes_swaps(session, path, only_came=only_came) and (
+        _shape(session.read.format("delta").load(path)) == _shape(frame)
+    )
 
-    They can where this version of Delta is a known one, the session is no client of Spark Connect, the table has
-    deletion vectors (not needed where rows `only_came`), no partition columns, and the very columns of the frame.
+
+def takes_swaps(session: "SparkSession", path: str, *, only_came: bool = False) -> bool:
+    """
+    Whether rows of the table at `path` can be replaced here.
+
+    They can where this version of Delta is a known one, the session is no client of Spark Connect, and the table has
+    deletion vectors (not needed where rows `only_came`) and no partition columns.
     """
     if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
         return False
     metadata = delta_log(session, path).update(False, none(session), none(session)).metadata()
     enabled = metadata.configuration().get("delta.enableDeletionVectors")
-    if metadata.partitionColumns().nonEmpty():
-        return False
-    if not only_came and (not enabled.isDefined() or enabled.get() != "true"):
-        return False
-    return _shape(session.read.format("delta").load(path)) == _shape(frame)
+    has_vectors = enabled.isDefined() and enabled.get() == "true"
+    return bool(not metadata.partitionColumns().nonEmpty() and (only_came or has_vectors))
 
 
 def located(session: "SparkSession", path: str, version: int) -> "DataFrame":
@@ -226,14 +234,33 @@ def swap_rows(
     deletion vectors that the process knows from the batches before: each of them is read again otherwise. Raises
     :class:`LostRaceError` when the table has moved on, and Delta's own errors of conflicting writers.
     """
-    be_active(session)
+    transaction = _begun(session, path, version, stamp)
+    added = transaction.write(written.coalesce(files))
+    return transaction.swap(added, gone, Recent(0) if vectors is None else vectors, stamp)
+
+
+def swap_files(
+    session: "SparkSession",
+    path: str,
+    written: Collection[WrittenFile],
+    gone: Mapping[str, Any],
+    *,
+    version: int,
+    stamp: AnyStamp,
+) -> Swapped:
+    """
+    Do what :func:`swap_rows` does with rows that stand in files of the table's folder already, which no commit has yet.
+    """
+    transaction = _begun(session, path, version, stamp)
+    return transaction.swap(transaction.take_in(written), gone, Recent(0), stamp)
+
+
+def _begun(session: "SparkSession", path: str, version: int, stamp: AnyStamp) -> "_Transaction":
+    """A transaction on top of `version`. Raises LostRaceError where the table is at another, or has the batch."""
     transaction = _Transaction.begin(session, path)
     if transaction.version != version or transaction.holds(stamp):
         raise LostRaceError(f"{path} is at version {transaction.version}, and the batch was made for {version}")
-    added = transaction.write(written.coalesce(files))
-    marked = transaction.take_away(gone, Recent(0) if vectors is None else vectors)
-    version = transaction.commit([*added, *marked], stamp)
-    return Swapped(version=version, files=tuple(map(_file_name, added)))
+    return transaction
 
 
 def _by_file(locations: Any) -> Mapping[str, Any]:
@@ -264,6 +291,7 @@ class _Transaction:
 
     @classmethod
     def begin(cls, session: "SparkSession", path: str) -> "_Transaction":
+        be_active(session)
         log = delta_log(session, path)
         java = log.startTransaction(none(session), none(session))
         # Any commit in between conflicts: rows may have moved, and two writers of one range must not both pass.
@@ -287,6 +315,26 @@ class _Transaction:
     def write(self, frame: "DataFrame") -> list[Any]:
         """Write the frame's files; the actions that add them."""
         return list(self._converters.asJava(self.java.writeFiles(frame._jdf)))
+
+    def take_in(self, written: Collection[WrittenFile]) -> list[Any]:
+        """The actions that add files which are written already."""
+        sql = self.session._jvm.org.apache.spark.sql
+        metrics = self.session._jvm.java.util.HashMap()
+        counted = {"numOutputRows": [each.rows for each in written], "numOutputBytes": [each.bytes for each in written]}
+        for name, counts in counted.items():
+            metric = sql.execution.metric.SQLMetrics.createMetric(self.session._jsc.sc(), name)
+            metric.set(sum(counts))
+            metrics.put(name, metric)
+        maps = scala_object(self.session, "scala.collection.immutable.Map")
+        self.java.registerSQLMetrics(
+            self.session._jsparkSession, getattr(maps, "from")(self._converters.asScala(metrics))
+        )
+        return [sql.delta.actions.Action.fromJson(each.action) for each in written]
+
+    def swap(self, added: list[Any], gone: Mapping[str, Any], recent: "Recent[BitMap64]", stamp: AnyStamp) -> Swapped:
+        """Commit files that were added, and mark rows of others as gone."""
+        version = self.commit([*added, *self.take_away(gone, recent)], stamp)
+        return Swapped(version=version, files=tuple(map(_file_name, added)))
 
     def take_away(self, rows: Mapping[str, Any], recent: "Recent[BitMap64]") -> Iterable[Any]:
         """Mark rows as gone, all in one file of deletion vectors; the actions that say so."""

@@ -44,6 +44,8 @@ class Snapshot:
     rows: int | None
     added: tuple[dict[str, Any], ...] = field(repr=False)
     """The `add` action of each file."""
+    schema: str = field(default="", repr=False)
+    """The columns as the log has them, in JSON."""
 
 
 class Replay:
@@ -112,6 +114,7 @@ class Replay:
             bytes=sum(each["size"] for each in self._files.values()),
             rows=None if None in counts else sum(each for each in counts if each is not None),
             added=tuple(self._files.values()),
+            schema=self._metadata["schemaString"],
         )
 
     def _take(self, actions: Iterable[dict[str, Any]]) -> None:

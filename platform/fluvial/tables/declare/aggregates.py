@@ -169,6 +169,20 @@ class Aggregation:
                 found.append(f"{name}: the rows of a key {why}")
         return tuple(found)
 
+    def keeps(self, name: str) -> bool:
+        """
+        Whether the part of a field is more than its value, and kept in PARTS.
+        """
+        return _RECIPES[self.fields[name].kind].keeps
+
+    @property
+    def merged_from(self) -> tuple[str, ...]:
+        """
+        The columns of the table, beside those of `by`, from which a refresh goes on.
+        """
+        kept = (PARTS,) if any(map(self.keeps, self.fields)) else ()
+        return (*(name for name in self.fields if not self.keeps(name)), ROWS, *kept)
+
     def changed_parts(self, changes: "DataFrame", weight: str, *, only_came: bool) -> "DataFrame":
         """
         The parts of rows that came and went, with what went and the number CHANGED; `weight` is SQL for 1 and -1.

@@ -168,13 +168,19 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
         refresh = KeyRefresh(declaration=declaration, warehouse=warehouse, session=session)
         plan = refresh.plan()
         try:
-            refresh.answer(plan)
+            answer = refresh.answer(plan)
+            only_came = not is_client(session) and refresh.own_values(answer, plan) is not None
             again = _again(declaration, refresh, plan)
         finally:
             plan.release()
     changed = plan.changed
     is_new = made is None or not made.stamp.is_of(plan.wanted)
-    restricted = set() if changed is None else {table for table, path in declaration.paths.items() if path is not None}
+    only_came |= plan.road == "parts"
+    restricted = (
+        set()
+        if changed is None or only_came
+        else {table for table, path in declaration.paths.items() if path is not None}
+    )
     return Explanation(
         table=declaration.table,
         road=plan.road if is_new else "none",
@@ -185,7 +191,7 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
             {table: at.version for table, at in plan.wanted.inputs.items()},
             restricted,
             plan.pruned,
-            changes_of=declaration.inputs if plan.road == "parts" else (),
+            changes_of=declaration.inputs if only_came else (),
         ),
         keys=None if changed is None else changed.keys,
         changed=changed.rows

@@ -24,6 +24,7 @@ from fluvial.tables.plan.changed_keys import (
     check_commits,
     has_changes,
     rows_changed,
+    rows_went,
 )
 from fluvial.tables.plan.refresh_cost import Work, why_full
 
@@ -49,8 +50,8 @@ class Some:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    How a table is brought to the versions of `wanted`: by the keys that changed, for an aggregate from the rows that
-    changed `since` the stamp that the table has, or for a `reason` by the full query.
+    How a table is brought to the versions of `wanted`: by the keys that changed `since` the stamp that the table has,
+    for an aggregate from the rows that changed since then, or for a `reason` by the full query.
 
     `before` is the table's version. `changed` must be let go of (:meth:`release`). `pruned` has the inputs,
     by table, of which files are left out. `work` is what was weighed, None where nothing was.
@@ -69,7 +70,7 @@ class Plan:
         """
         How the rows are made.
         """
-        return "parts" if self.since is not None else "full" if self.changed is None else "keys"
+        return "keys" if self.changed is not None else "full" if self.since is None else "parts"
 
     @property
     def costs(self) -> tuple[int, int] | None:
@@ -140,7 +141,8 @@ class KeyPlanner:
         found = {}
         for table, path in self.declaration.paths.items():
             at, where = self._mart.wanted.inputs[table].version, self.warehouse.path(table)
-            kinds = dict(read_input(self.session, where, at).dtypes) if path is not None else {}
+            is_pruned = path is not None and not self.declaration.from_parts
+            kinds = dict(read_input(self.session, where, at).dtypes) if is_pruned else {}
             columns = {step: kinds[step] for step in path or () if step.isidentifier() and step in kinds}
             columns = {name: kind for name, kind in columns.items() if comparable_type(kind)}
             stats = table_stats(self.session, where, columns)
@@ -151,12 +153,13 @@ class KeyPlanner:
 
     def _work(self) -> Work:
         """What there is to do, before the changed keys are known."""
-        since, changed = self._mart.since.inputs, 0
+        since, changed, only_came = self._mart.since.inputs, 0, True
         for table, path in self.declaration.paths.items():
             log, until = self._mart.input_logs[table], self._mart.wanted.inputs[table].version
             if path is not None:
                 check_commits(log, table, since[table], until)
                 changed += rows_changed(log, since[table].version, until)
+                only_came &= not rows_went(log, since[table].version, until)
             elif has_changes(log, table, since[table], until):
                 raise UnreadableChangesError(f"{table}, which is read whole, has changed")
         own = table_stats(self.session, self._mart.log.path, {})
@@ -167,6 +170,7 @@ class KeyPlanner:
             table=0 if own is None else own.rows,
             changed=changed,
             of_parts=self.declaration.from_parts,
+            here=only_came and changed <= ROWS_HERE_MAX,
         )
 
     def _by_keys(self, whole: Plan, work: Work) -> Plan:
@@ -198,7 +202,7 @@ class KeyPlanner:
         if reason is not None:
             changed.frame.unpersist()
             return replace(whole, reason=reason, work=work)
-        return replace(whole, changed=changed, pruned=pruned, work=work)
+        return replace(whole, changed=changed, pruned=pruned, work=work, since=self._mart.since)
 
     def _replaced(self, changed: ChangedKeys) -> int:
         """How many rows the table has of these keys: about as many for each as the last refresh by keys found."""

@@ -9,29 +9,43 @@ cannot be done, or would cost more, the full query runs, and the commit's stamp 
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, commit_once, replace_table
 from fluvial.delta.errors import OvertakenError
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.mart_stamp import Refresh
-from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located
+from fluvial.delta.mart_stamp import MartStamp, Refresh
+from fluvial.delta.row_places import find_rows, table_here
+from fluvial.delta.row_swap import CHANGE, CHANGED_AT, FILE, ROW, WRITTEN, can_swap, located, swap_located, swap_rows
 from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
+from fluvial.tables.declare.folds import Kind
 from fluvial.tables.drive.key_plan import KeyPlanner, Plan
 from fluvial.tables.drive.mart_look import refreshed
 from fluvial.tables.drive.obstacles import have_vectors
 from fluvial.tables.drive.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
+from fluvial.tables.drive.rows_here import RowsHere, TableHere
 from fluvial.tables.drive.windowed_inputs import WindowedInputs
-from fluvial.tables.plan.changed_keys import KNOWN, ChangedKeys, UnreadableChangesError
+from fluvial.tables.plan.changed_keys import (
+    KNOWN,
+    ChangedKeys,
+    UnreadableChangesError,
+    explain_lost_changes,
+    read_changes,
+    rows_went,
+)
 from fluvial.tables.plan.key_locality import check_key_locality, check_repeatable, marked
+from fluvial.tables.plan.own_parts import own_parts
+from fluvial.tables.plan.part_merge import can_merge_values, merge_values
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.plan.row_by_row import look_row_by_row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -112,6 +126,13 @@ class KeyRefresh:
         """
         Do it in one commit; None where another writer was first.
         """
+        parts, carried = self._parts(plan), None
+        try:
+            carried = None if parts is None else parts.carry_out_here(began_ms)
+        except UnreadableChangesError as error:
+            parts, plan = None, replace(plan, since=None, reason=str(error))
+        if carried is not None:
+            return carried.commit
         answer = self.answer(plan)
         if plan.road != "full" and not can_swap(self.session, self.path, answer):
             # Of one that was made before it had a key, or whose inputs got columns.
@@ -121,16 +142,17 @@ class KeyRefresh:
         if plan.changed is not None:
             return self._swap(answer, plan, plan.changed, began_ms)
         try:
-            return self._from_parts(answer, plan, began_ms)
+            if parts is not None:
+                return parts.carry_out(answer, began_ms)
         except (CostlyError, UnreadableChangesError) as error:
             plan = replace(plan, since=None, reason=str(error))
         return self._write_whole(answer, plan, began_ms)
 
-    def _from_parts(self, answer: "DataFrame", plan: Plan, began_ms: int) -> Commit | None:
-        """Do it from the rows that changed, where it is so planned."""
-        if plan.since is None or plan.work is None or self.declaration.aggregation is None:
-            return self._write_whole(answer, plan, began_ms)
-        parts = PartRefresh(
+    def _parts(self, plan: Plan) -> PartRefresh | None:
+        """The refresh from the rows that changed, where it is so planned."""
+        if plan.road != "parts" or plan.since is None or plan.work is None or self.declaration.aggregation is None:
+            return None
+        return PartRefresh(
             declaration=self.declaration,
             aggregation=self.declaration.aggregation,
             warehouse=self.warehouse,
@@ -140,7 +162,6 @@ class KeyRefresh:
             work=plan.work,
             inputs=self._inputs(plan),
         )
-        return parts.carry_out(answer, began_ms)
 
     def _write_whole(self, answer: "DataFrame", plan: Plan, began_ms: int) -> Commit | None:
         before = plan.before
@@ -155,29 +176,85 @@ class KeyRefresh:
             self.log, stamp, above=before, write=lambda: replace_table(answer, self.path, stamp, KEYED_TABLE)
         )
 
+    def own_values(self, answer: "DataFrame", plan: Plan) -> Mapping[str, Kind] | None:
+        """
+        How each column of the table is added up where its rows are made of the rows that came and the table's own; None
+        where the transform or the changes are not such, or too many.
+        """
+        is_plain = len(self.declaration.inputs) == 1 and not self.declaration.windows
+        if not is_plain or self.declaration.aggregation is not None or not self._came_alone(plan):
+            return None
+        values = own_parts(answer, self.declaration.key, self.declaration.inputs)
+        can = values is not None and can_merge_values(values, self.declaration.key, dict(answer.dtypes))
+        return values if can else None
+
+    def _came_alone(self, plan: Plan) -> bool:
+        """Whether few rows came to the first input, and none went."""
+        if plan.since is None or plan.changed is None or plan.changed.here is None:
+            return False
+        return not rows_went(*self._first_input(plan, plan.since))
+
+    def _first_input(self, plan: Plan, since: MartStamp) -> tuple[TableLog, int, int]:
+        table = self.declaration.inputs[0]
+        log = TableLog(self.session, self.warehouse.path(table))
+        return log, since.inputs[table].version, plan.wanted.inputs[table].version
+
+    def _from_own_rows(self, answer: "DataFrame", plan: Plan, own: TableHere) -> RowsHere | None:
+        """The rows of the keys that changed, of the rows that came and the table's own; None where they are not."""
+        values = self.own_values(answer, plan)
+        if values is None or plan.since is None:
+            return None
+        log, since, until = self._first_input(plan, plan.since)
+        changes = read_changes(self.session, log, self.declaration.inputs[0], since, until)
+        came = transformed(self.declaration, [marked(changes.drop(CHANGE, CHANGED_AT).coalesce(1), 0)])
+        looked = [look_row_by_row(each, (0,), self.declaration.inputs).plan for each in (answer, came)]
+        if looked[0] is None or looked[0] != looked[1]:
+            # It may have looked at its input while it was called.
+            return None
+        try:
+            with explain_lost_changes():
+                rows = came.toArrow()
+        except UnreadableChangesError:
+            return None
+        return own.merged(rows, [*values], partial(merge_values, values, self.declaration.key))
+
+    def _stamp(self, plan: Plan, changed: ChangedKeys, began_ms: int) -> MartStamp:
+        assert plan.before is not None, "rows are replaced in a table that is there"
+        refresh = Refresh(
+            road="keys", reason=None, began_ms=began_ms, keys=changed.keys, changed=changed.rows, costs=plan.costs
+        )
+        return replace(plan.wanted, batch=plan.before + 1, refresh=refresh)
+
     def _swap(self, answer: "DataFrame", plan: Plan, changed: ChangedKeys, began_ms: int) -> Commit | None:
         assert plan.before is not None, "rows are replaced in a table that is there"
-        version, key = plan.before, self.declaration.key
-        stamp = replace(
-            plan.wanted,
-            batch=version + 1,
-            refresh=Refresh(
-                road="keys", reason=None, began_ms=began_ms, keys=changed.keys, changed=changed.rows, costs=plan.costs
-            ),
-        )
-        steps = [f"`{column}`" for column in key]
-        old = changed.of(located(self.session, self.path, version), steps)
-        columns = [f"`{name}`" for name in old.columns if name not in {FILE, ROW}]
+        version, stamp = plan.before, self._stamp(plan, changed, began_ms)
+        own = TableHere(session=self.session, path=self.path, version=version, key=self.declaration.key)
+        here = self._from_own_rows(answer, plan, own)
+        if here is not None:
+            return commit_once(self.log, stamp, above=version, write=lambda: own.put(here, stamp))
+        steps = [f"`{column}`" for column in self.declaration.key]
+        table = located(self.session, self.path, version)
+        columns = [f"`{name}`" for name in table.columns if name not in {FILE, ROW}]
         # Null for a row that is new; of a key that did not change it fails.
-        came = changed.known(answer.select(*columns), steps, self._stray()).selectExpr(
-            *columns, f"CAST(NULL AS STRING) AS {FILE}", f"CAST(NULL AS BIGINT) AS {ROW}", f"{KNOWN} AS {WRITTEN}"
-        )
-        rows = came.unionAll(old.selectExpr(*columns, FILE, ROW, f"false AS {WRITTEN}"))
+        came = changed.known(answer.select(*columns), steps, self._stray())
         files = max(1, min(parallelism(self.session), changed.keys // KEYS_A_FILE))
+        places = self._places_here(version, changed)
+
+        def swap() -> None:
+            if places is None:
+                old = changed.of(table, steps).selectExpr(*columns, FILE, ROW, f"false AS {WRITTEN}")
+                nowhere = (f"CAST(NULL AS STRING) AS {FILE}", f"CAST(NULL AS BIGINT) AS {ROW}")
+                rows = came.selectExpr(*columns, *nowhere, f"{KNOWN} AS {WRITTEN}").unionAll(old)
+                swap_located(self.session, self.path, rows, version=version, stamp=stamp, files=files)
+                return
+            removed = sum(map(len, places.values()))
+            written = came.where(KNOWN).select(*columns)
+            swap_rows(self.session, self.path, written, places, version=version,
+                      stamp=replace(stamp, removed=removed), files=files)  # fmt: skip
 
         def write() -> None:
             try:
-                swap_located(self.session, self.path, rows, version=version, stamp=stamp, files=files)
+                swap()
             except Exception as error:
                 stray = _STRAY.search(str(error))
                 if stray is None:
@@ -188,6 +265,16 @@ class KeyRefresh:
                 ) from error
 
         return commit_once(self.log, stamp, above=version, write=write)
+
+    def _places_here(self, version: int, changed: ChangedKeys) -> Mapping[str, Any] | None:
+        """Where the table's rows of the keys lie, by file; None where that is for Spark to find."""
+        import pyarrow as pa
+
+        snapshot = None if changed.here is None else table_here(self.path, version)
+        if snapshot is None or changed.here is None:
+            return None
+        keys = changed.here.rename_columns([*self.declaration.key])
+        return find_rows(self.path, snapshot, keys, pa.schema([])).places
 
     def _stray(self) -> "Column":
         """The text that a row of another key fails with."""

@@ -6,20 +6,30 @@ keys, in the same commit. Where reading them would cost more than the full query
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import commit_once
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh
-from fluvial.delta.row_swap import CHANGE, FILE, ROW, WRITTEN, located, swap_located, swap_persisted
+from fluvial.delta.row_swap import CHANGE, FILE, ROW, WRITTEN, located, swap_located, swap_persisted, takes_swaps
 from fluvial.spark.connect import parallelism
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables.declare.aggregates import CHANGED, ROWS, Aggregation
+from fluvial.tables.declare.aggregates import CHANGED, ROWS, WEIGHT, Aggregation
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.drive.key_plan import ROWS_HERE_MAX, Plan
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
+from fluvial.tables.drive.rows_here import TableHere
 from fluvial.tables.drive.windowed_inputs import WindowedInputs
-from fluvial.tables.plan.changed_keys import ChangedKeys, explain_lost_changes, keys_of, keys_of_rows, read_changes
+from fluvial.tables.plan.changed_keys import (
+    ChangedKeys,
+    explain_lost_changes,
+    keys_of,
+    keys_of_rows,
+    read_changes,
+    rows_went,
+)
+from fluvial.tables.plan.part_merge import UnmergedError, can_merge, make_parts, merge_parts
 from fluvial.tables.plan.refresh_cost import Work, why_full
 
 if TYPE_CHECKING:
@@ -37,7 +47,16 @@ class CostlyError(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """
+    A refresh that was carried out by a commit, or None where another writer was first.
+    """
+
+    commit: Commit | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartRefresh:
     """
     A refresh of an aggregate from the rows that changed since the stamp of `plan`, in a session of the table's own.
@@ -51,6 +70,34 @@ class PartRefresh:
     since: MartStamp
     work: Work
     inputs: WindowedInputs
+
+    def carry_out_here(self, began_ms: int) -> "Carried | None":
+        """
+        Replace the rows of the keys that changed in one commit, merged in this process. None where that cannot be done
+        here, and nothing is written; what is carried out is None where another writer was first.
+
+        The batch query is not looked at: it was when the same code made the table from the same columns. Raises
+        :class:`~fluvial.tables.plan.changed_keys.UnreadableChangesError`.
+        """
+        if not self._only_came or self.work.changed > ROWS_HERE_MAX or not takes_swaps(self.session, self._path):
+            return None
+        values = self.aggregation.values(self._changed_rows()).drop(WEIGHT)
+        if not can_merge(self.aggregation, dict(values.dtypes)):
+            return None
+        with explain_lost_changes():
+            came = values.toArrow()
+        try:
+            parts = make_parts(self.aggregation, came)
+        except UnmergedError:
+            return None
+        table = TableHere(session=self.session, path=self._path, version=self._version, key=self.declaration.key)
+        columns = (*self.aggregation.by, *self.aggregation.fields, *self.aggregation.merged_from)
+        here = table.merged(parts, self.aggregation.merged_from, partial(merge_parts, self.aggregation), of=columns)
+        if here is None:
+            return None
+        stamp = self._stamp(began_ms, keys=parts.num_rows, changed=came.num_rows, again=0)
+        log = TableLog(self.session, self._path)
+        return Carried(commit_once(log, stamp, above=self._version, write=lambda: table.put(here, stamp)))
 
     def carry_out(self, answer: "DataFrame", began_ms: int) -> Commit | None:
         """
@@ -82,18 +129,44 @@ class PartRefresh:
         assert self.plan.before is not None, "rows are replaced in a table that is there"
         return self.plan.before
 
-    def _changes(self) -> "DataFrame":
+    @property
+    def _path(self) -> str:
+        return self.warehouse.path(self.declaration.table)
+
+    @cached_property
+    def _input(self) -> tuple[str, TableLog, int, int]:
+        """The input, its log, and the versions after and up to which its changes are read."""
         (table,) = self.declaration.inputs
         log = TableLog(self.session, self.warehouse.path(table))
-        since, until = self.since.inputs[table].version, self.plan.wanted.inputs[table].version
-        only_came = not any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
-        changes = self.inputs.keyed(table, read_changes(self.session, log, table, since, until))
-        return self.aggregation.changed_parts(changes, _WEIGHT, only_came=only_came)
+        return table, log, self.since.inputs[table].version, self.plan.wanted.inputs[table].version
+
+    @cached_property
+    def _only_came(self) -> bool:
+        _, log, since, until = self._input
+        return not rows_went(log, since, until)
+
+    def _changed_rows(self) -> "DataFrame":
+        table, log, since, until = self._input
+        return self.inputs.keyed(table, read_changes(self.session, log, table, since, until))
+
+    def _changes(self) -> "DataFrame":
+        return self.aggregation.changed_parts(self._changed_rows(), _WEIGHT, only_came=self._only_came)
+
+    def _stamp(self, began_ms: int, *, keys: int, changed: int, again: int) -> MartStamp:
+        refresh = Refresh(
+            road="parts",
+            reason=None,
+            began_ms=began_ms,
+            keys=keys,
+            changed=changed,
+            costs=self.plan.costs,
+            again=again,
+        )
+        return replace(self.plan.wanted, batch=self._version + 1, refresh=refresh)
 
     def _merged(self, changes: "DataFrame", changed: ChangedKeys, answer: "DataFrame") -> "DataFrame":
         """The rows of the keys that changed as they are now, in the table's columns, where they are not to be read."""
-        path = self.warehouse.path(self.declaration.table)
-        old = changed.of(located(self.session, path, self._version), self._key)
+        old = changed.of(located(self.session, self._path, self._version), self._key)
         merged = self.aggregation.merged(changes, old, (FILE, ROW))
         found = dict(merged.dtypes)
         # The sum of sums is of a wider type.
@@ -106,27 +179,14 @@ class PartRefresh:
         again = keys_of_rows(merged.where(_AGAIN), self._key, few=changed.keys <= ROWS_HERE_MAX)
         try:
             rows = merged.drop(_AGAIN) if again.keys == 0 else self._with_read_again(merged, again)
-            stamp = replace(
-                self.plan.wanted,
-                batch=self._version + 1,
-                refresh=Refresh(
-                    road="parts",
-                    reason=None,
-                    began_ms=began_ms,
-                    keys=changed.keys,
-                    changed=changed.rows,
-                    costs=self.plan.costs,
-                    again=again.keys,
-                ),
-            )
-            path = self.warehouse.path(self.declaration.table)
+            stamp = self._stamp(began_ms, keys=changed.keys, changed=changed.rows, again=again.keys)
             files = max(1, min(parallelism(self.session), changed.keys // KEYS_A_FILE))
             swap = swap_located if again.keys else swap_persisted
 
             def write() -> None:
-                swap(self.session, path, rows, version=self._version, stamp=stamp, files=files)
+                swap(self.session, self._path, rows, version=self._version, stamp=stamp, files=files)
 
-            return commit_once(TableLog(self.session, path), stamp, above=self._version, write=write)
+            return commit_once(TableLog(self.session, self._path), stamp, above=self._version, write=write)
         finally:
             again.frame.unpersist()
 

@@ -16,7 +16,7 @@ from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.drive.mart_look import MartLook
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
-from fluvial.tables.plan.changed_keys import UnreadableChangesError, has_changes, read_changes, rows_changed
+from fluvial.tables.plan.changed_keys import UnreadableChangesError, has_changes, read_changes, rows_changed, rows_went
 from fluvial.tables.plan.key_locality import marked
 from fluvial.tables.plan.refresh_cost import RowWork, why_full_of_rows
 from fluvial.tables.plan.row_by_row import RowByRow, look_row_by_row
@@ -75,12 +75,16 @@ class RowPlanner:
         if is_client(self.session):
             reason = "a rebuild was asked for" if rebuild else self._mart.obstacle()
             return replace(whole, reason=reason)
-        whole = replace(whole, wanted=replace(self._mart.wanted, plan=self._look(answer, ()).plan))
         reason = "a rebuild was asked for" if rebuild else self._mart.obstacle()
-        if reason is not None:
-            return replace(whole, reason=reason)
+        changed: tuple[str, ...] = ()
         try:
-            return self._by_rows(whole)
+            changed = self._changed() if reason is None else ()
+        except UnreadableChangesError as error:
+            reason = str(error)
+        looked = self._look(answer, tuple(map(self.declaration.inputs.index, changed)))
+        whole = replace(whole, wanted=replace(self._mart.wanted, plan=looked.plan), reason=reason or looked.refusal)
+        try:
+            return whole if whole.reason is not None else self._by_rows(whole, changed)
         except UnreadableChangesError as error:
             return replace(whole, reason=str(error))
 
@@ -108,12 +112,7 @@ class RowPlanner:
     def _look(self, answer: "DataFrame", changed: tuple[int, ...]) -> RowByRow:
         return look_row_by_row(answer, changed, self.declaration.inputs)
 
-    def _by_rows(self, whole: RowPlan) -> RowPlan:
-        changed = self._changed()
-        numbers = tuple(self.declaration.inputs.index(table) for table in changed)
-        refusal = self._look(whole.answer, numbers).refusal
-        if refusal is not None:
-            return replace(whole, reason=refusal)
+    def _by_rows(self, whole: RowPlan, changed: tuple[str, ...]) -> RowPlan:
         if self._mart.since.plan is None or self._mart.since.plan != whole.wanted.plan:
             return replace(whole, reason="the plan of the transform is another one than when the table was written")
         work = self._work(changed)
@@ -122,11 +121,12 @@ class RowPlanner:
             return replace(whole, reason=reason, work=work)
         if not can_swap(self.session, self._mart.log.path, whole.answer, only_came=True):
             return replace(whole, reason="rows of the table's columns cannot be added: it has others", work=work)
-        return self._with_changes(replace(whole, changed=changed, work=work), numbers, only_came=work.only_came)
+        return self._with_changes(replace(whole, changed=changed, work=work), only_came=work.only_came)
 
-    def _with_changes(self, plan: RowPlan, numbers: tuple[int, ...], *, only_came: bool) -> RowPlan:
+    def _with_changes(self, plan: RowPlan, *, only_came: bool) -> RowPlan:
         """The plan with what the transform makes of the changed rows, unless that is another function of them."""
         changed = plan.changed
+        numbers = tuple(map(self.declaration.inputs.index, changed))
         try:
             came = self._of_changes(changed, "insert")
             gone = None if only_came else self._of_changes(changed, "delete")
@@ -158,7 +158,7 @@ class RowPlanner:
                 raise UnreadableChangesError("this Spark or this version of Delta does not tell which rows changed")
             inputs += stats.rows
             rows += rows_changed(log, since, until)
-            only_came &= not any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
+            only_came &= not rows_went(log, since, until)
         own = table_stats(self.session, self._mart.log.path, {})
         return RowWork(inputs=inputs, changed=rows, table=0 if own is None else own.rows, only_came=only_came)
 

@@ -19,6 +19,7 @@ from fluvial.delta.row_swap import row_changes
 from fluvial.tables.declare.declarations import Pipeline
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 # Beyond so many keys they are not sent to every task whole.
@@ -50,7 +51,8 @@ class UnreadableChangesError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedKeys:
     """
-    The `frame` of `keys` that changed, a row each, by `rows` that came or went.
+    The `frame` of `keys` that changed, a row each, by `rows` that came or went; `here` has them in this process, None
+    where they are too many.
 
     `values` has for each column of the key those that occur, ascending, and whether null does; None where they are too
     many or of a type whose bounds files do not tell. `moments` has the timestamps that occur in the last column of the
@@ -60,6 +62,7 @@ class ChangedKeys:
     frame: "DataFrame"
     keys: int
     rows: int
+    here: "pa.Table | None" = None
     values: tuple[tuple[Sequence[Key], bool] | None, ...] = ()
     moments: "Sequence[datetime] | None" = None
 
@@ -156,6 +159,13 @@ def rows_changed(log: TableLog, since: int, until: int) -> int:
             else:  # one that stays, in which other rows are marked
                 total += abs(marked_rows(file["add"]) - marked_rows(file["remove"]))
     return total
+
+
+def rows_went(log: TableLog, since: int, until: int) -> bool:
+    """
+    Whether rows went with the commits after a version, or were only written to other files.
+    """
+    return any("remove" in log.data_changes(version) for version in range(since + 1, until + 1))
 
 
 def check_commits(log: TableLog, table: str, since: InputVersion, until: int) -> None:
@@ -294,7 +304,9 @@ def _collected(rows: "DataFrame") -> ChangedKeys:
     last, kind = rows.dtypes[-1]
     is_moment = kind == "timestamp" and keys.num_rows <= VALUES_MAX
     moments = sorted(pc.unique(keys[last]).drop_null().to_pylist()) if is_moment else None
-    return ChangedKeys(frame=frame, keys=keys.num_rows, rows=changed.num_rows, values=values, moments=moments)
+    return ChangedKeys(
+        frame=frame, keys=keys.num_rows, rows=changed.num_rows, here=keys, values=values, moments=moments
+    )
 
 
 def _counted(rows: "DataFrame") -> ChangedKeys:

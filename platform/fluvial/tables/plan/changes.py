@@ -50,6 +50,19 @@ def state_rows(events: "DataFrame", declaration: State) -> "DataFrame":
     return state_changes(events, None, declaration).where(WRITTEN).drop(FILE, ROW, WRITTEN)
 
 
+def state_steps(events: "DataFrame", declaration: State) -> "DataFrame":
+    """
+    The state after each of all events of some entities: `_entity`, `_partition`, `_offset`, `_alive` and its columns.
+    """
+    events = events.selectExpr("*", "_timestamp AS _at")
+    if declaration.reducer is not None:
+        steps = reduced(events, None, declaration, carried=("_partition", "_offset", "_at"), each=True)
+    else:
+        steps = _folded_steps(events, None, declaration)
+    columns = [f"_entity AS `{declaration.key}`", *_quoted(declaration.columns)]
+    return steps.selectExpr("_entity", "_partition", "_offset", "_alive", *columns)
+
+
 def _one_row(events: "DataFrame", old: "DataFrame | None", declaration: State) -> "DataFrame":
     columns = [f"_entity AS `{declaration.key}`", *_quoted(declaration.columns)]
     if old is None:

@@ -13,6 +13,8 @@ FIXED = 1_500_000
 """What a refresh by keys costs whatever its size: Spark's jobs for the changes, the old rows and the swap."""
 FIXED_PARTS = 1_000_000
 """The same of a refresh from the changed rows alone."""
+FIXED_HERE = 300_000
+"""The same where few rows came and none went, so that they are merged in the driver."""
 READ = 0.1
 """A row of an input that is read, and left out as its key is not among those that changed."""
 FIXED_GONE = 200_000
@@ -29,7 +31,7 @@ class Work:
     `inputs` are the rows of the inputs, `read` those of them in files that may hold a key that changed, `table` the
     rows of the table. `changed` rows came or went in the inputs; `keys` are the keys that they name and `replaced` the
     table's rows of these, None while the changes have not been read. With `of_parts` an aggregate's rows are made from
-    the changed rows, and else from the inputs' rows of the changed keys.
+    the changed rows, `here` in the driver, and else from the inputs' rows of the changed keys.
     """
 
     inputs: int
@@ -39,6 +41,7 @@ class Work:
     keys: int | None = None
     replaced: int | None = None
     of_parts: bool = False
+    here: bool = False
 
     @property
     def share(self) -> float:
@@ -68,7 +71,8 @@ class Work:
         The cost of a refresh from the changed rows, each taken to be of another key and to have its place in the table.
         """
         replaced = min(self.changed, self.table)
-        return round(FIXED_PARTS + self.changed + READ * self.table + SWAPPED * replaced)
+        fixed = FIXED_HERE if self.here else FIXED_PARTS
+        return round(fixed + self.changed + READ * self.table + SWAPPED * replaced)
 
     @property
     def cheaper(self) -> int:

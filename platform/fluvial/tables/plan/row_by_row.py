@@ -61,6 +61,19 @@ def look_row_by_row(answer: "DataFrame", changed: Collection[int], names: Sequen
     return RowByRow(plan=hashlib.sha256("\n".join(walk.said).encode()).hexdigest()[:16], refusal=walk.refusal)
 
 
+def flows_by_row(answer: "DataFrame", plan: Any, changed: Collection[int], names: Sequence[str]) -> bool:
+    """
+    Whether each row of `plan`, which is a part of that of `answer`, is made of one row of a changed input.
+    """
+    from py4j.protocol import Py4JError
+
+    walk = _Walk(answer, changed, names)
+    try:
+        return walk.flows(plan) and walk.refusal is None
+    except Py4JError:
+        return False
+
+
 class _Walk:
     """One look at a plan."""
 

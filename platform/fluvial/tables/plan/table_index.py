@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from fluvial.delta.errors import DamagedFileError, LostFileError
 from fluvial.delta.key_index import BYTES_A_KEY, GONE, Digests, KeyIndex, RowLocations
 from fluvial.delta.log import TableLog
 from fluvial.delta.recent import Recent
+from fluvial.delta.row_places import explained_file
 from fluvial.delta.row_swap import FILE, ROW, DataFile, Swapped, data_files, located
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class TableIndex:
 
         found = self._rows.get(name)
         if found is None:
-            with self._explained(name):
+            with explained_file(f"{self._folder}/{name}"):
                 found = pq.read_table(f"{self._folder}/{name}").combine_chunks()
             self._rows.put(name, found, found.nbytes)
         return found
@@ -197,7 +197,7 @@ class TableIndex:
         if self._only is None:
             import pyarrow.parquet as pq
 
-            with self._explained(file.name):
+            with explained_file(f"{self._folder}/{file.name}"):
                 count: int = pq.read_metadata(f"{self._folder}/{file.name}").num_rows
             return count - len(file.marked)
         return sum(part.num_rows for part in self._read(file.name, file.marked, columns=()))
@@ -208,7 +208,8 @@ class TableIndex:
         import pyarrow.parquet as pq
 
         wanted = [*(self._columns if columns is None else columns), *([] if self._only is None else [self._only])]
-        with self._explained(name), pq.ParquetFile(f"{self._folder}/{name}") as file:
+        path = f"{self._folder}/{name}"
+        with explained_file(path), pq.ParquetFile(path) as file:
             gone = np.zeros(file.metadata.num_rows, bool)
             gone[np.asarray(marked, np.int64)] = True
             begin = 0
@@ -223,24 +224,6 @@ class TableIndex:
                 for missing in set(wanted).difference(rows.column_names):
                     rows = rows.append_column(missing, pa.nulls(batch.num_rows, pa.int64()))
                 yield rows if found.all() else rows.filter(found)
-
-    @contextmanager
-    def _explained(self, name: str) -> Iterator[None]:
-        """Say which file cannot be read: Arrow's errors do not name it."""
-        import pyarrow as pa
-
-        file = f"{self._folder}/{name}"
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise LostFileError(file, "is missing") from error
-        except pa.ArrowInvalid as error:
-            raise DamagedFileError(file, f"cannot be read ({str(error).splitlines()[0]})") from error
-        except OSError as error:
-            # Arrow's own is one, without a number of the system, where a file ends too early.
-            if error.errno is not None:
-                raise
-            raise DamagedFileError(file, f"cannot be read ({str(error).splitlines()[0]})") from error
 
     def _enter(self, index: KeyIndex, name: str, rows: "pa.Table") -> None:
         files = np.full(rows.num_rows, index.file_number(name), np.int64)

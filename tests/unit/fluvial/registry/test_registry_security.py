@@ -27,7 +27,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from typer.testing import CliRunner
 
-from fluvial.cli.main import app
+from fluvial.cli.tree import whole
 from fluvial.registry.client import RegistryClient
 from fluvial.registry.errors import RegistryError
 from fluvial.registry.model.ownership import Producer as RegistryProducer
@@ -433,7 +433,7 @@ def schema_register(platform: EmbeddedPlatform, authority: Authority, user: str,
     }
     settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
     words = ["schema", "register", str(folder / "schemas"), "--command-config", str(settings)]
-    return CliRunner().invoke(app, words)
+    return CliRunner().invoke(whole(), words)
 
 
 def produced(platform: EmbeddedPlatform, authority: Authority, user: str, record: bytes) -> int | None:

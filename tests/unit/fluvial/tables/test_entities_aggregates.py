@@ -1,6 +1,7 @@
 """Aggregates: what a declaration is, and what each mistake in one is answered with."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,3 +79,9 @@ def test_a_mistake_is_said_when_it_is_declared(declare: Callable[[], object], sa
 def test_the_full_query_runs_where_it_is_cheaper(inputs: int, table: int, changed: int, *, is_full: bool) -> None:
     work = Work(inputs=inputs, read=inputs, table=table, changed=changed, of_parts=True)
     assert (why_full(work) is not None) is is_full
+
+
+def test_few_rows_that_came_make_an_aggregate_cheaper_sooner() -> None:
+    work = Work(inputs=600_000, read=0, table=100_000, changed=10_000, of_parts=True)
+    assert why_full(work) is not None
+    assert why_full(replace(work, here=True)) is None

@@ -1,0 +1,72 @@
+"""
+Writing rows as a data file of a table on this machine: as Spark would, without a job of Spark's.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Delta's own bounds of longer texts are cut off; without bounds a file is read by everyone.
+_TEXT_MAX = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """
+    A data file that no commit has added yet: the action that would, its rows and its bytes.
+    """
+
+    action: str
+    rows: int
+    bytes: int
+
+
+def write_file(path: str, rows: "pa.Table", bounded: Sequence[str]) -> WrittenFile:
+    """
+    Write rows, in the columns of the table at `path`, which has no partitions. Of the columns `bounded` readers that
+    look for some values are told the least and the greatest.
+    """
+    import pyarrow.parquet as pq
+    from pyspark import __version__
+
+    # Of a file that does not name it Spark may take old dates for those of another calendar.
+    rows = rows.replace_schema_metadata({"org.apache.spark.version": __version__})
+    name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+    file = Path(path) / name
+    pq.write_table(rows, file, compression="snappy")
+    size = file.stat().st_size
+    stats: dict[str, Any] = {"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for column, least, most, nulls in _bounds(rows, bounded):
+        stats["minValues"][column], stats["maxValues"][column], stats["nullCount"][column] = least, most, nulls
+    action = {
+        "path": name,
+        "partitionValues": {},
+        "size": size,
+        "modificationTime": time.time_ns() // 1_000_000,
+        "dataChange": True,
+        "stats": json.dumps(stats),
+    }
+    return WrittenFile(action=json.dumps({"add": action}), rows=rows.num_rows, bytes=size)
+
+
+def _bounds(rows: "pa.Table", columns: Sequence[str]) -> Iterator[tuple[str, Any, Any, int]]:
+    """The least and the greatest value and the number of nulls, of texts and whole numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name in columns:
+        column = rows[name]
+        is_text, is_number = pa.types.is_string(column.type), pa.types.is_integer(column.type)
+        if not (is_text or is_number) or column.null_count == len(column):
+            continue
+        found = pc.min_max(column)
+        least, most = found["min"].as_py(), found["max"].as_py()
+        if is_number or max(len(least), len(most)) <= _TEXT_MAX:
+            yield name, least, most, column.null_count

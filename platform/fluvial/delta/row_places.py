@@ -1,0 +1,194 @@
+"""
+The rows of some keys in a table on this machine, and where they lie: read here, without a job of Spark's.
+
+The columns of the key are read of each file that may hold one of the keys, and the other columns only of files that do.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fluvial.delta.errors import DamagedFileError, LostFileError, TableError
+from fluvial.delta.log import is_here
+from fluvial.delta.rows import data_file, marked_rows
+from fluvial.delta.snapshot import Snapshot, read_snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Numbers = NDArray[np.int64]
+
+# Looking through more is work for many machines.
+ROWS_MAX = 20_000_000
+# Decoded at once of the columns beside the key, of which some may be wide.
+_ROWS_A_PART = 20_000
+_TASKS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """
+    Rows of a table: the columns that were asked for, for each the number of its key among those looked for, and by the
+    name of a file the numbers of its rows.
+    """
+
+    rows: "pa.Table"
+    keys: Numbers
+    places: Mapping[str, Numbers]
+    looked_for: int
+
+    def by_key(self) -> "pa.Table":
+        """
+        The row of each key that was looked for, null where there is none. Raises TableError where a key has two.
+        """
+        import pyarrow as pa
+
+        at = np.full(self.looked_for, -1, np.int64)
+        at[self.keys] = np.arange(len(self.keys))
+        if (at >= 0).sum() != len(self.keys):
+            raise TableError("a key has two rows")
+        return self.rows.combine_chunks().take(pa.array(at, mask=at < 0))
+
+
+def table_here(path: str, version: int) -> Snapshot | None:
+    """
+    The table at `path`, where its files can be read and written from here: it is on this machine, has no partitions,
+    and promises nothing of its rows that only Delta's own writer keeps.
+    """
+    if not is_here(path):
+        return None
+    try:
+        snapshot = read_snapshot(path, version)
+    except TableError:
+        return None
+    if snapshot is None or snapshot.partitioned_by or snapshot.rows is None or snapshot.rows > ROWS_MAX:
+        return None
+    properties = snapshot.properties
+    is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
+    return None if is_mapped or any(name.startswith("delta.constraints.") for name in properties) else snapshot
+
+
+def find_rows(path: str, snapshot: Snapshot, keys: "pa.Table", schema: "pa.Schema") -> Found:
+    """
+    The rows of the different `keys` in the table at `path` at `snapshot`, with the columns of `schema`. A null is a key
+    as others are.
+
+    Raises :class:`~fluvial.delta.errors.TableError` for a data file that is missing or damaged.
+    """
+    import pyarrow as pa
+
+    coded = KeyNumbers(keys)
+    look = partial(_in_file, path, coded, schema)
+    with ThreadPoolExecutor(_TASKS) as pool:
+        parts = [*pool.map(look, snapshot.added)]
+    places = {
+        unquote(added["path"]).rpartition("/")[2]: numbers
+        for added, (_, _, numbers) in zip(snapshot.added, parts, strict=True)
+        if len(numbers)
+    }
+    found = [rows for rows, _, _ in parts if rows.num_rows]
+    return Found(
+        rows=pa.concat_tables(found) if found else schema.empty_table(),
+        keys=np.concatenate([slots for _, slots, _ in parts]) if parts else np.empty(0, np.int64),
+        places=places,
+        looked_for=keys.num_rows,
+    )
+
+
+@contextmanager
+def explained_file(file: str) -> Iterator[None]:
+    """
+    For a ``with`` in which a data file is read: says which one cannot be, as Arrow's errors do not name it.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LostFileError(file, "is missing") from error
+    except pa.ArrowInvalid as error:
+        raise DamagedFileError(file, f"cannot be read ({str(error).splitlines()[0]})") from error
+    except OSError as error:
+        # Arrow's own is one, without a number of the system, where a file ends too early.
+        if error.errno is not None:
+            raise
+        raise DamagedFileError(file, f"cannot be read ({str(error).splitlines()[0]})") from error
+
+
+class KeyNumbers:
+    """
+    The numbers of some different keys. Those of several columns are found column by column: a value's number and that
+    of what stands before it make a pair, and the pairs that there are have numbers again.
+    """
+
+    def __init__(self, keys: "pa.Table") -> None:
+        self.schema = keys.schema
+        self._steps: list[tuple[pa.Array, Numbers]] = []
+        for name in keys.column_names:
+            values = keys[name].combine_chunks().unique()
+            pairs = self._pairs(self._codes(keys), values, keys[name])
+            self._steps.append((values, np.unique(pairs)))
+        self._numbers = np.argsort(self._codes(keys))
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns of the key."""
+        names: Sequence[str] = self.schema.names
+        return names
+
+    def of(self, rows: "pa.Table") -> Numbers:
+        """The number of the key of each row, -1 for one that is not looked for."""
+        codes = self._codes(rows)
+        slots = np.full(len(codes), -1, np.int64)
+        slots[codes >= 0] = self._numbers[codes[codes >= 0]]
+        return slots
+
+    def _codes(self, rows: "pa.Table") -> Numbers:
+        codes = np.zeros(rows.num_rows, np.int64)
+        for name, (values, known) in zip(self.names, self._steps, strict=False):
+            pairs = self._pairs(codes, values, rows[name])
+            codes = np.searchsorted(known, pairs)
+            codes[codes == len(known)] = 0
+            codes[(pairs < 0) | (known[codes] != pairs if len(known) else True)] = -1
+        return codes
+
+    @staticmethod
+    def _pairs(codes: Numbers, values: "pa.Array", column: "pa.ChunkedArray") -> Numbers:
+        import pyarrow.compute as pc
+
+        at = pc.fill_null(pc.index_in(column, value_set=values), -1).to_numpy().astype(np.int64)
+        pairs: Numbers = np.where((codes < 0) | (at < 0), -1, codes * len(values) + at)
+        return pairs
+
+
+def _in_file(
+    path: str, coded: KeyNumbers, schema: "pa.Schema", added: Mapping[str, Any]
+) -> "tuple[pa.Table, Numbers, Numbers]":
+    """The rows that are looked for, the number of the key of each, and that of its row in the file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = data_file(path, added)
+    with explained_file(str(name)), pq.ParquetFile(name, coerce_int96_timestamp_unit="us") as file:
+        slots = coded.of(file.read([*coded.names]).select([*coded.names]).cast(coded.schema))
+        vector = added.get("deletionVector")
+        if vector:
+            slots[np.asarray(marked_rows(path, vector).to_array(), np.int64)] = -1
+        numbers = np.flatnonzero(slots >= 0)
+        parts, begin = [], 0
+        if len(numbers) and schema.names:
+            for batch in file.iter_batches(batch_size=_ROWS_A_PART, columns=schema.names):
+                first, last = np.searchsorted(numbers, (begin, begin + batch.num_rows))
+                if first < last:
+                    part = pa.Table.from_batches([batch.take(pa.array(numbers[first:last] - begin))])
+                    parts.append(part.select(schema.names).cast(schema))
+                begin += batch.num_rows
+    rows = pa.concat_tables(parts) if parts else schema.empty_table()
+    return rows, slots[numbers], numbers

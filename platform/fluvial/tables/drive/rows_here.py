@@ -1,0 +1,84 @@
+"""
+Rows of a table that are made again in this process, without a job of Spark's, and put in the place of the old ones.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fluvial.delta.arrow_files import write_file
+from fluvial.delta.mart_stamp import MartStamp
+from fluvial.delta.row_places import find_rows, table_here
+from fluvial.delta.row_swap import swap_files
+from fluvial.tables.plan.part_merge import UnmergedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+BYTES_HERE_MAX = 128 << 20
+"""So many bytes of a table's files hold the rows that are made again here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsHere:
+    """
+    The rows of some keys as they are now, and where the table's rows of these lie, by file.
+    """
+
+    rows: "pa.Table"
+    places: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableHere:
+    """
+    A table at `path` that has one row for each value of its `key`, at a `version`, in a session of the table's own.
+    """
+
+    session: "SparkSession"
+    path: str
+    version: int
+    key: Sequence[str]
+
+    def merged(
+        self,
+        came: "pa.Table",
+        columns: Sequence[str],
+        merge: "Callable[[pa.Table, pa.Table, pa.Schema], pa.Table]",
+        *,
+        of: Sequence[str] | None = None,
+    ) -> RowsHere | None:
+        """
+        The rows of the keys of `came`, each merged with the `columns` of the table's row of the same key; None where
+        that cannot be done here, or the table has other columns than those `of` which it should be.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        snapshot = table_here(self.path, self.version)
+        if snapshot is None or snapshot.bytes * came.num_rows > BYTES_HERE_MAX * max(snapshot.rows or 0, came.num_rows):
+            return None
+        schema = to_arrow_schema(StructType.fromJson(json.loads(snapshot.schema)))
+        if of is not None and {*of} != {*schema.names}:
+            return None
+        keys = came.select([*self.key]).cast(_part(schema, self.key))
+        found = find_rows(self.path, snapshot, keys, _part(schema, columns))
+        try:
+            return RowsHere(rows=merge(came, found.by_key(), schema), places=found.places)
+        except UnmergedError:
+            return None
+
+    def put(self, here: RowsHere, stamp: MartStamp) -> None:
+        """
+        Put the rows in the place of the old ones in one commit. Raises as :func:`~fluvial.delta.row_swap.swap_files`.
+        """
+        files = [write_file(self.path, here.rows, self.key)] if here.rows.num_rows else []
+        swap_files(self.session, self.path, files, here.places, version=self.version, stamp=stamp)
+
+
+def _part(schema: "pa.Schema", names: Sequence[str]) -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema([schema.field(name) for name in names])
