@@ -59,10 +59,11 @@ class Roles:
             return NOTHING
         self._forgive_lost_epoch(leader_epoch)
         state.epochs.current, state.leader_id = leader_epoch, leader_id
+        # What the leader of before had committed may be lost, by a power cut of logs that are not synced.
+        state.leader_watermark = state.high_watermark
         if not state.is_leader:
             return NOTHING
         state.is_leader, state.leading = False, None
-        state.leader_watermark = state.high_watermark
         message = "another replica leads now"
         gathered = self._writes.disown(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, message=message))
         waiting = self._commits.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)

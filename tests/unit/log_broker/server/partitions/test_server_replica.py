@@ -514,3 +514,25 @@ async def test_the_last_known_watermark_survives(nodes: Nodes) -> None:
         assert node.values() == [b"1"]
         assert not node.runtime.is_leader
     assert (await second).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_follower_forgets_what_a_leader_of_before_had_committed(nodes: Nodes) -> None:
+    """That may be lost, by a power cut of logs that are not synced, and then others stand in its place."""
+    (b,) = nodes(1)
+    b.runtime.role.become_follower(1, 2)
+
+    async def fetched(values: list[bytes], base_offset: int, epoch: int, watermark: int) -> None:
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        records = build_batch(
+            [(NOW_MS, None, value, ()) for value in values], base_offset=base_offset, leader_epoch=epoch
+        )
+        b.runtime.following.append_fetched(
+            memoryview(records), epoch, watermark, 0, lambda error, _: answer.set_result(error)
+        )
+        await answer
+
+    await fetched([b"a"], 0, 1, 3)
+    assert b.runtime.high_watermark == 1
+    b.runtime.role.become_follower(2, 3)
+    await fetched([b"b", b"c", b"d"], 1, 2, 1)
+    assert b.runtime.high_watermark == 1, "the leader of this epoch has committed no more"
