@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 from mutation_hunt import Patch, named, tell
 
 from log_broker.config.broker import TopicConfig
 from log_broker.core.cluster import elections, isr_changes
-from log_broker.core.cluster.broker_registry import BrokerRegistry
+from log_broker.core.cluster.broker_registry import BrokerRegistry, Heartbeat
 from log_broker.core.cluster.partition_change import Election
 from log_broker.core.groups import consumer_assignment
 from log_broker.core.groups.consumer_group import ConsumerGroup
@@ -26,10 +27,11 @@ from log_broker.core.partition.epochs import LeaderEpochs
 from log_broker.core.partition.following import Lost
 from log_broker.core.partition.partition import Appends
 from log_broker.core.partition.producers import ProducerEntry, ProducerStates
+from log_broker.core.partition.protocol import Reply
 from log_broker.core.partition.replication import Leading
 from log_broker.core.partition.roles import Following, Roles
 from log_broker.core.partition.transactions import PartitionTransactions
-from log_broker.core.partition.writing import ReplicaState
+from log_broker.core.partition.writing import ReplicaState, Writes
 from log_broker.core.raft.lease import Lease
 from log_broker.core.transactions.protocol import AddPartitions, End
 from log_broker.core.transactions.transaction import Transaction
@@ -42,6 +44,7 @@ from log_broker.server.partitions import leading
 from log_broker.server.partitions.internal_log import stored_entries
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.quorum import controller
+from log_broker.server.quorum.lifecycle import BrokerLifecycle
 from log_broker.server.replication.loss_reports import LossReports
 from log_broker.sim.cli import make_cluster
 from log_broker.storage import segment
@@ -332,6 +335,45 @@ def _a_folder_does_not_say_durably_whose_it_is() -> list[Patch]:
     return [(AppendJob, "run", run), (LogManager, "_identify", identify)]
 
 
+def _leaderships_stay_where_the_disk_is_full() -> list[Patch]:
+    def heartbeat(self: BrokerRegistry, image: Any, beat: Heartbeat, now_ms: int) -> Any:
+        return real(self, image, beat._replace(takes_writes=True), now_ms)
+
+    real = BrokerRegistry.heartbeat
+    return [(BrokerRegistry, "heartbeat", heartbeat)]
+
+
+def _who_cannot_write_keeps_its_lease() -> list[Patch]:
+    async def heartbeat(self: BrokerLifecycle, **how: Any) -> Any:
+        with patch.object(self._node.lease, "ended", lambda: None):
+            return await real(self, **how)
+
+    real = BrokerLifecycle._heartbeat
+    return [(BrokerLifecycle, "_heartbeat", heartbeat)]
+
+
+def _room_again_is_not_believed() -> list[Patch]:
+    def note_disk(self: BrokerRegistry, node_id: int, *, takes_writes: bool) -> None:
+        real(self, node_id, takes_writes=takes_writes and node_id not in self.unable)
+
+    real = BrokerRegistry._note_disk
+    return [(BrokerRegistry, "_note_disk", note_disk)]
+
+
+def _failed_writes_are_acknowledged() -> list[Patch]:
+    def failed(self: Writes, event: Any) -> Sequence[Any]:
+        results = {batch.token: batch.result for batch in self._pending}
+        return [
+            Reply(effect.token, results[effect.token])
+            if isinstance(effect, Reply) and effect.token in results
+            else effect
+            for effect in real(self, event)
+        ]
+
+    real = Writes.failed
+    return [(Writes, "failed", failed)]
+
+
 MUTATIONS = named(
     _acknowledges_before_the_followers,
     _goes_on_without_enough_in_sync,
@@ -373,6 +415,10 @@ MUTATIONS = named(
     _producers_are_as_old_as_their_records,
     _records_without_a_time_are_the_oldest,
     _a_folder_does_not_say_durably_whose_it_is,
+    _leaderships_stay_where_the_disk_is_full,
+    _who_cannot_write_keeps_its_lease,
+    _room_again_is_not_believed,
+    _failed_writes_are_acknowledged,
 )
 
 if __name__ == "__main__":

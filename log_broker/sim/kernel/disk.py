@@ -43,7 +43,7 @@ class SimulatedDisk:
     def __init__(self, kernel: Kernel, name: str, *, threads: int = 1) -> None:
         self.files = MemoryFileSystem(lambda: kernel.now_us // 1000)
         self.job_us = (100, 2_000)
-        self.is_full = False
+        self.room_max: int | None = None  # bytes that there may be room for with each job; None: as many as you like
         self.threads = threads
         self.slow_share = 0.0  # of the jobs take up to SLOW_US
         self._kernel = kernel
@@ -105,7 +105,7 @@ class SimulatedDisk:
         begun.ended(begun.error)
 
     def _try(self, job: Job) -> OSError | None:
-        self.files.room_bytes = self._random.randint(0, 100) if self.is_full else None
+        self.files.room_bytes = None if self.room_max is None else self._random.randint(0, self.room_max)
         try:
             job()
         except OSError as error:

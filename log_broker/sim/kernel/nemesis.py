@@ -227,15 +227,19 @@ def _slow_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action
     return undo
 
 
-def _fill_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
-    node = nodes[0]
-    node.disk.is_full = True
+def fill_disk(node: Node, room_max: int) -> Action:
+    """Leave a disk up to so many bytes of room with each of its jobs; return how to make room."""
+    node.disk.room_max = room_max
 
     def undo() -> None:
-        node.disk.is_full = False
+        node.disk.room_max = None
         node.start()
 
     return undo
+
+
+def _fill_disk(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
+    return fill_disk(nodes[0], 100)
 
 
 def _ambush(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:

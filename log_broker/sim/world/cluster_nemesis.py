@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 
 from log_broker.sim.kernel.kernel import Action
-from log_broker.sim.kernel.nemesis import KINDS, Harm, Victims, lie_in_ambush, lose_disk
+from log_broker.sim.kernel.nemesis import KINDS, Harm, Victims, fill_disk, lie_in_ambush, lose_disk
 from log_broker.sim.kernel.node import Node
 from log_broker.sim.world.broker_process import BrokerMachine
 from log_broker.wire.apis import ApiKey
 
 WITHOUT_ANOTHER_US = 300_000  # by then the loss of a process has been noticed
+
+NO_ROOM = "no room"  # for long enough to hand leaderships over
+ROOM_MAX = (0, 100, 1_000)  # bytes
 
 # At what a broker is ambushed: sending one of these requests, or a job of its disk.
 AMBUSHES = (
@@ -90,6 +93,11 @@ def _late_answers(victims: Victims, nodes: Sequence[Node], amount: float) -> Act
     return undo
 
 
+def _run_out_of_room(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
+    """Have a disk take nothing, or what is small: part of a batch, or batches but not what their disk is tried with."""
+    return fill_disk(nodes[0], ROOM_MAX[int(amount * len(ROOM_MAX))])
+
+
 def _ambush(victims: Victims, nodes: Sequence[Node], amount: float) -> Action:
     return lie_in_ambush(victims, AMBUSHES, amount)
 
@@ -99,6 +107,7 @@ CLUSTER_KINDS: Mapping[str, Harm] = {
     "lose disk": _lose_disk,
     "shut down": _shut_down,
     "late answers": _late_answers,
+    NO_ROOM: _run_out_of_room,
     "ambush": _ambush,
 }
 

@@ -1,15 +1,16 @@
 """
 A whole cluster in simulation: brokers as they run in production, and clients that speak to them over the network.
 
-One run goes through three acts: the cluster comes up and gets its topics; trouble, under load; healing, after which
-every partition must take records again, every replica be equal, and every record have the fate that was promised.
+One run goes through four acts: the cluster comes up and gets its topics; trouble, under load; healing, after which
+every partition must take records again; and a disk that is full while all else is well, after which others must lead.
+In the end every replica must be equal, and every record have the fate that was promised.
 """
 
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from log_broker.core.cluster.image import ClusterImage
+from log_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from log_broker.sim.checks.cluster_checks import ClusterChecks
 from log_broker.sim.checks.cost_checks import check_numbers
 from log_broker.sim.checks.group_history import GroupHistory
@@ -21,9 +22,10 @@ from log_broker.sim.clients.copiers import Copier
 from log_broker.sim.clients.producers import NOW, OLD, UNKNOWN, Producer
 from log_broker.sim.clients.readers import Reader
 from log_broker.sim.kernel.kernel import InvariantError, Kernel
-from log_broker.sim.kernel.nemesis import Fault, Nemesis, draw_faults
+from log_broker.sim.kernel.nemesis import Fault, Nemesis, draw_faults, fill_disk
+from log_broker.sim.world.broker_process import BrokerMachine
 from log_broker.sim.world.cluster import Cluster
-from log_broker.sim.world.cluster_nemesis import CLUSTER_KINDS, CLUSTER_WEIGHTS
+from log_broker.sim.world.cluster_nemesis import CLUSTER_KINDS, CLUSTER_WEIGHTS, NO_ROOM
 from log_broker.sim.world.cluster_operators import ClusterOperator
 from log_broker.sim.world.topics import LOSSY, TOPICS, Founder, Renewer
 
@@ -31,6 +33,7 @@ SECOND_US = 1_000_000
 FOUNDING_US = 20 * SECOND_US
 TROUBLE_US = 8 * SECOND_US
 PATIENCE_US = 90 * SECOND_US
+HAND_OVER_US = 20 * SECOND_US  # of a full disk; longer than the longest session and an election
 CLASSIC, MODERN, MIXED = "classic", "modern", "mixed"  # groups, by what their members speak
 SLOW_SHARE = 0.05  # of what disks do
 SIZES = ((3, 3), (4, 3), (5, 3), (5, 5))  # how many brokers, and how many of them vote
@@ -54,6 +57,7 @@ class ClusterWorld(Cluster):
         self.checks = ClusterChecks(self)
         self.client_seconds = chance.choice((0.5, 1.0, 2.0))
         self.disks_lost = 0
+        self._full_disks = self.kernel.stream("full disks")
         self.is_calm = False
         self.producers_stop = False
         self.copiers_stop = False
@@ -82,15 +86,26 @@ class ClusterWorld(Cluster):
 
     def draw_faults(self) -> list[Fault]:
         """Draw this seed's schedule; its times count from the end of the founding."""
-        chance = self.kernel.stream("nemesis")
-        return draw_faults(
+        chance, until_us = self.kernel.stream("nemesis"), TROUBLE_US - SECOND_US
+        faults = draw_faults(
             chance,
             list(self.machines),
             count=chance.randint(8, 16),
             from_us=100_000,
-            until_us=TROUBLE_US - SECOND_US,
+            until_us=until_us,
             lasts_us=(SECOND_US // 20, 2 * SECOND_US),
             kinds=CLUSTER_WEIGHTS,
+        )
+        # From a stream of their own: half of the seeds have none, and are the runs that they are without these.
+        full = self._full_disks
+        return faults + draw_faults(
+            full,
+            list(self.machines),
+            count=full.choice((0, 0, 1, 2)),
+            from_us=100_000,
+            until_us=until_us,
+            lasts_us=(SECOND_US, 5 * SECOND_US),
+            kinds={NO_ROOM: 1},
         )
 
     def noted(self, who: str, kind: str, fields: Mapping[str, Any]) -> None:
@@ -144,6 +159,7 @@ class ClusterWorld(Cluster):
         self.start()
         wanted = self.acknowledged + 20
         self._expect(lambda: self.acknowledged >= wanted, "progress after healing")
+        self._fill_a_disk()
         self._end()
 
     def _add(self, client: Client) -> Client:
@@ -177,6 +193,29 @@ class ClusterWorld(Cluster):
             self._add(ClassicMember(self, f"classic{number}", CLASSIC, "in"))
             self._add(ConsumerMember(self, f"modern{number}", MODERN, "in"))
             self._add(Seat(self, f"seat{number}", MIXED, "in"))
+
+    def _fill_a_disk(self) -> None:
+        """All being well, have the disk of a leader be full: others lead in its place, and go on."""
+        self._expect(self._all_are_in_sync, "all come to be in sync")
+        leaders = {partition.leader for partition in self._partitions()}
+        victim = self.machines[self._full_disks.choice(sorted(leaders))]
+        self.kernel.trace("world", f"the disk of {victim.name} is full")
+        undo = fill_disk(victim, 0)
+        self._expect(lambda: self._has_handed_over(victim), "who cannot write hands over", HAND_OVER_US)
+        wanted = self.acknowledged + 20
+        self._expect(lambda: self.acknowledged >= wanted, "progress beside a full disk")
+        self.kernel.trace("world", f"the disk of {victim.name} has room again")
+        undo()
+
+    def _partitions(self) -> list[PartitionImage]:
+        topics = self.checks.images.newest.topics
+        return [partition for name in TOPICS for partition in topics[name].partitions]
+
+    def _all_are_in_sync(self) -> bool:
+        return all(set(each.isr) == set(each.replicas) and each.leader >= 0 for each in self._partitions())
+
+    def _has_handed_over(self, victim: BrokerMachine) -> bool:
+        return all(partition.leader not in {victim.address, NO_LEADER} for partition in self._partitions())
 
     def _end(self) -> None:
         self.producers_stop = True
@@ -237,9 +276,9 @@ class ClusterWorld(Cluster):
             for partition, position in client.positions.items()
         )
 
-    def _expect(self, done: Callable[[], bool], what: str) -> None:
-        if not self.kernel.run_until(self.kernel.now_us + PATIENCE_US, done):
-            raise InvariantError(what, f"nothing within {PATIENCE_US // SECOND_US} virtual seconds")
+    def _expect(self, done: Callable[[], bool], what: str, within_us: int = PATIENCE_US) -> None:
+        if not self.kernel.run_until(self.kernel.now_us + within_us, done):
+            raise InvariantError(what, f"nothing within {within_us // SECOND_US} virtual seconds")
 
     def _check(self) -> None:
         if self.failures:

@@ -165,7 +165,7 @@ def test_power_that_fails_leaves_synced_bytes_and_any_part_of_the_rest() -> None
 
 def test_a_full_disk_ends_the_process() -> None:
     kernel, _, (one, _) = echoes()
-    one.disk.is_full = True
+    one.disk.room_max = 100
     errors: list[int | None] = []
     one.store(lambda: one.disk.files.open(Path("f")).write_at(0, [b"x" * 1_000]), lambda: errors.append(None))
     kernel.run_until(1_000_000)
