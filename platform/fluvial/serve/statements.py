@@ -7,14 +7,17 @@ however two parsers differ in comments, quotes and escapes.
 
 from collections.abc import Collection, Iterator
 
-from sqlglot import Token, TokenType, exp, parse, tokenize
+from sqlglot import Token, TokenType, exp, tokenize
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 
 from fluvial.serve.errors import NoTableError, RefusedStatementError
 from fluvial.serve.functions import FUNCTIONS
 
 CHARACTERS_MAX = 20_000
 DEPTH_MAX = 200
+STEPS_MAX = 50
+"""How often the parser may step over each token, on average: most queries take 1 to 3."""
 _DIALECT = "spark"
 
 # What is in none of the queries that are let through, however deep.
@@ -54,7 +57,8 @@ def judged(text: str, tables: Collection[str]) -> str:
     if not text.isprintable() and any(ord(each) < 32 and each not in "\t\n\r" for each in text):
         raise RefusedStatementError("the statement holds control characters")
     try:
-        trees = [tree for tree in parse(text, dialect=_DIALECT) if tree is not None]
+        tokens = tokenize(text, dialect=_DIALECT)
+        trees = [tree for tree in _BoundedParser(len(tokens) * STEPS_MAX).parse(tokens, text) if tree is not None]
         if len(trees) != 1 or not isinstance(trees[0], exp.Query):
             raise RefusedStatementError("one SELECT is asked at a time, and nothing else")
         (tree,) = trees
@@ -68,6 +72,22 @@ def judged(text: str, tables: Collection[str]) -> str:
     except RecursionError as error:
         raise RefusedStatementError("the statement is nested too deeply") from error
     return query
+
+
+class _BoundedParser(SparkParser):
+    """
+    sqlglot tries alternatives within alternatives: twenty `struct(` in each other would take it for ever.
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(dialect=_DIALECT)
+        self._steps = steps
+
+    def _advance(self, times: int = 1) -> None:
+        self._steps -= 1
+        if self._steps < 0:
+            raise RefusedStatementError("the statement takes too long to read: it is nested too deeply")
+        super()._advance(times)
 
 
 def _written(tree: exp.Expr) -> str:

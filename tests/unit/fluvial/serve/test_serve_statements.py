@@ -110,6 +110,19 @@ def test_everything_else_is_refused_in_a_line(statement):
 @pytest.mark.parametrize(
     "statement",
     [
+        "select " + "struct(" * 10 + "1" + ")" * 10,
+        "select " + "decimal(" * 10 + "1" + ")" * 10,
+        "select * from state.customers" + " join state.customers" * 12,
+    ],
+)
+def test_what_doubles_the_parsers_work_with_each_word_is_given_up(statement):
+    with pytest.raises(RefusedStatementError, match="takes too long to read"):
+        judged(statement, TABLES)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
         "select * from text.`/etc/passwd`",
         "select * from delta.`/etc`",
         "select * from parquet.`s3://bucket/x`",
