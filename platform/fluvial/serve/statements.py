@@ -5,6 +5,7 @@ sqlglot reads the text, and what is asked is written again from what it read: no
 however two parsers differ in comments, quotes and escapes.
 """
 
+import logging
 from collections.abc import Collection, Iterator
 
 from sqlglot import Token, TokenType, exp, tokenize
@@ -13,6 +14,9 @@ from sqlglot.parsers.spark import SparkParser
 
 from fluvial.serve.errors import NoTableError, RefusedStatementError
 from fluvial.serve.functions import FUNCTIONS
+
+# It warns of each command that it does not read, with what a stranger has sent.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 CHARACTERS_MAX = 20_000
 DEPTH_MAX = 200
