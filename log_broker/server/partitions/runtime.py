@@ -273,6 +273,8 @@ class PartitionRuntime:
         replica.replace(*read_again(replica.files, old, replica.log, recover))
         self._runner.run(replica.core.roles.resume(old.roles))
         self.waiters.wake_all()
+        # The disk may hold more than the memory of before, as what could not be cut.
+        self._follower_waiters.wake_all()
         return True
 
     def take_missing(self) -> Sequence[tuple[int, int]]:
