@@ -1,12 +1,16 @@
 """Answers with what the log holds behind the tables, beside the tables that a run makes of the same records."""
 
+import os
 import random
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +26,7 @@ from fluvial.query.engine import Answer, Door, Engine, Told
 from fluvial.query.versions import At
 from fluvial.spark.kafka import TopicError
 from fluvial.spark.session import register_tables, run_sql
-from fluvial.tables import Declaration, compacted, history, state
+from fluvial.tables import Declaration, compacted, count, history, state
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.plan.planning import GapError
 
@@ -253,3 +257,44 @@ def test_rows_are_counted_once_while_a_producer_and_runs_go_on(
     assert not failed, failed
     assert len(versions) > 1
     assert tails > 0
+
+
+def test_the_command_reads_the_log_behind_the_tables(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from fluvial.tables import count, state\n"
+        f'ada = state("readings", topic="{topic.name}", key="id", fields={{"events": count()}})\n'
+    )
+    one = Sent(key="ada", value={"kind": "up", "amount": 1, "weight": None, "at": 0})
+    topic.send([one])
+    materialize(
+        state("readings", topic=topic.name, key="id", fields={"events": count()}), settings, spark, schemas=schemas
+    )
+    topic.send([one])
+
+    def sql(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "fluvial", "sql", "--format", "csv", "select * from state.readings", *words],
+            check=False,
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "FLUVIAL_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
+                "FLUVIAL_REGISTRY_URL": settings.registry_url,
+                "FLUVIAL_WAREHOUSE": settings.warehouse,
+                "FLUVIAL_PROJECT": "shop",
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    assert sql().stdout.splitlines() == ["id,events", "ada,1"]
+    for words in (["--fresh"], ["--fresh-at-least", f"{topic.name}:0=1"]):
+        fresh = sql(*words)
+        assert fresh.stdout.splitlines() == ["id,events", "ada,2"], fresh.stderr
+        assert f"and 1 newer offsets at {topic.name}:0=1" in fresh.stderr
+    both = sql("--fresh", "--at", f"{topic.name}:0=0")
+    assert (both.returncode, both.stdout) == (2, "")
+    assert "--at and --fresh" in both.stderr

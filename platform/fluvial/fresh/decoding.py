@@ -8,9 +8,8 @@ those that Spark's `from_avro` gives.
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluvial.fresh.errors import StaleError
 from fluvial.serde.encoding import PREFIX
@@ -19,7 +18,7 @@ from fluvial.spark.avro import Contract
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BATCH = 50_000
+_BATCH = 10_000
 _PLAIN = {
     "boolean": "bool",
     "int": "int32",
@@ -39,8 +38,11 @@ _TIMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+_TOMBSTONE: tuple[None, Mapping[str, Any]] = (None, {})
+_UNDECODABLE = (None, None)
+
+
+class Record(NamedTuple):
     """
     A record of the log; `timestamp` is in milliseconds of Unix time.
     """
@@ -91,40 +93,37 @@ class Decoder:
         values: list[Mapping[str, Any]] = []
         identities: list[int | None] = []
         for record in records:
-            if record.value is None:
-                found: tuple[int | None, Mapping[str, Any]] | None = (None, {})
-            else:
-                found = self._decoded(record.value)
-            if found is not None:
+            identity, value = _TOMBSTONE if record.value is None else self._decoded(record.value)
+            if value is not None:
                 kept.append(record)
-                identities.append(found[0])
-                values.append(found[1])
-        columns: dict[str, pa.Array] = {}
-        for name, kind in self._types.items():
-            column = [value.get(name) for value in values]
-            columns[name] = _array(column, kind)
-        columns["_topic"] = pa.array([self._topic] * len(kept), "string")
-        columns["_partition"] = pa.array([each.partition for each in kept], "int32")
-        columns["_offset"] = pa.array([each.offset for each in kept], "int64")
-        columns["_timestamp"] = _array([each.timestamp for each in kept], pa.timestamp("ms", "UTC"))
-        columns["_key"] = pa.array([each.key for each in kept], "binary")
-        columns["_schema_id"] = pa.array(identities, "int32")
-        columns["_entity"] = columns["_key"].cast("string")
-        columns["_tombstone"] = pa.array([each.value is None for each in kept], "bool")
-        return pa.RecordBatch.from_pydict(columns)
+                identities.append(identity)
+                values.append(value)
+        partitions, offsets, timestamps, keys, raw = zip(*kept, strict=True) if kept else ((), (), (), (), ())
+        columns = {name: _array([value.get(name) for value in values], kind) for name, kind in self._types.items()}
+        columns |= {
+            "_topic": pa.repeat(pa.scalar(self._topic, "string"), len(kept)),
+            "_partition": pa.array(partitions, "int32"),
+            "_offset": pa.array(offsets, "int64"),
+            "_timestamp": _array(timestamps, pa.timestamp("ms", "UTC")),
+            "_key": pa.array(keys, "binary"),
+            "_schema_id": pa.array(identities, "int32"),
+            "_tombstone": pa.array([value is None for value in raw], "bool"),
+        }
+        return pa.RecordBatch.from_pydict({**columns, "_entity": columns["_key"].cast("string")})
 
-    def _decoded(self, value: bytes) -> tuple[int, Mapping[str, Any]] | None:
+    def _decoded(self, value: bytes) -> tuple[int | None, Mapping[str, Any] | None]:
+        """The id of the schema and the fields; no fields where the bytes do not decode."""
         if len(value) < PREFIX.size or value[0] != 0:
-            return None
+            return _UNDECODABLE
         identity = int.from_bytes(value[1 : PREFIX.size], "big")
         read = self._readers.get(identity)
         if read is None:
-            return None
+            return _UNDECODABLE
         try:
             return identity, read(io.BytesIO(value[PREFIX.size :]))
         except Exception:
             # Whatever fastavro raises at bytes that are no value of the schema.
-            return None
+            return _UNDECODABLE
 
 
 def _reader(writer: Any, reader: Any) -> Callable[[io.BytesIO], Any]:
@@ -144,7 +143,7 @@ def _without_times(schema: Any) -> Any:
     return schema
 
 
-def _array(values: list[Any], kind: "pa.DataType") -> "pa.Array":
+def _array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
     import pyarrow as pa
 
     if _has(kind, pa.types.is_map):
