@@ -7,10 +7,10 @@ In the end every replica must be equal, and every record have the fate that was 
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from log_broker.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage
+from log_broker.core.cluster.image import ClusterImage
 from log_broker.sim.checks.cluster_checks import ClusterChecks
 from log_broker.sim.checks.cost_checks import check_numbers
 from log_broker.sim.checks.group_history import GroupHistory
@@ -22,18 +22,17 @@ from log_broker.sim.clients.copiers import Copier
 from log_broker.sim.clients.producers import NOW, OLD, UNKNOWN, Producer
 from log_broker.sim.clients.readers import Reader
 from log_broker.sim.kernel.kernel import InvariantError, Kernel
-from log_broker.sim.kernel.nemesis import Fault, Nemesis, draw_faults, fill_disk
-from log_broker.sim.world.broker_process import BrokerMachine
+from log_broker.sim.kernel.nemesis import Fault, Nemesis, draw_faults
 from log_broker.sim.world.cluster import Cluster
-from log_broker.sim.world.cluster_nemesis import CLUSTER_KINDS, CLUSTER_WEIGHTS, NO_ROOM
+from log_broker.sim.world.cluster_nemesis import CLUSTER_KINDS, CLUSTER_WEIGHTS
 from log_broker.sim.world.cluster_operators import ClusterOperator
+from log_broker.sim.world.full_disks import FullDisk, disks_without_room
 from log_broker.sim.world.topics import LOSSY, TOPICS, Founder, Renewer
 
 SECOND_US = 1_000_000
 FOUNDING_US = 20 * SECOND_US
 TROUBLE_US = 8 * SECOND_US
 PATIENCE_US = 90 * SECOND_US
-HAND_OVER_US = 20 * SECOND_US  # of a full disk; longer than the longest session and an election
 CLASSIC, MODERN, MIXED = "classic", "modern", "mixed"  # groups, by what their members speak
 SLOW_SHARE = 0.05  # of what disks do
 SIZES = ((3, 3), (4, 3), (5, 3), (5, 5))  # how many brokers, and how many of them vote
@@ -96,17 +95,7 @@ class ClusterWorld(Cluster):
             lasts_us=(SECOND_US // 20, 2 * SECOND_US),
             kinds=CLUSTER_WEIGHTS,
         )
-        # From a stream of their own: half of the seeds have none, and are the runs that they are without these.
-        full = self._full_disks
-        return faults + draw_faults(
-            full,
-            list(self.machines),
-            count=full.choice((0, 0, 1, 2)),
-            from_us=100_000,
-            until_us=until_us,
-            lasts_us=(SECOND_US, 5 * SECOND_US),
-            kinds={NO_ROOM: 1},
-        )
+        return faults + disks_without_room(self._full_disks, list(self.machines), until_us)
 
     def noted(self, who: str, kind: str, fields: Mapping[str, Any]) -> None:
         if kind in {"truncated", "records_lost", "records_in_doubt"}:
@@ -158,8 +147,8 @@ class ClusterWorld(Cluster):
         self.kernel.trace("world", "all is healed")
         self.start()
         wanted = self.acknowledged + 20
-        self._expect(lambda: self.acknowledged >= wanted, "progress after healing")
-        self._fill_a_disk()
+        self.expect(lambda: self.acknowledged >= wanted, "progress after healing")
+        FullDisk(self, self._full_disks, self.expect).run()
         self._end()
 
     def _add(self, client: Client) -> Client:
@@ -194,40 +183,17 @@ class ClusterWorld(Cluster):
             self._add(ConsumerMember(self, f"modern{number}", MODERN, "in"))
             self._add(Seat(self, f"seat{number}", MIXED, "in"))
 
-    def _fill_a_disk(self) -> None:
-        """All being well, have the disk of a leader be full: others lead in its place, and go on."""
-        self._expect(self._all_are_in_sync, "all come to be in sync")
-        leaders = {partition.leader for partition in self._partitions()}
-        victim = self.machines[self._full_disks.choice(sorted(leaders))]
-        self.kernel.trace("world", f"the disk of {victim.name} is full")
-        undo = fill_disk(victim, 0)
-        self._expect(lambda: self._has_handed_over(victim), "who cannot write hands over", HAND_OVER_US)
-        wanted = self.acknowledged + 20
-        self._expect(lambda: self.acknowledged >= wanted, "progress beside a full disk")
-        self.kernel.trace("world", f"the disk of {victim.name} has room again")
-        undo()
-
-    def _partitions(self) -> list[PartitionImage]:
-        topics = self.checks.images.newest.topics
-        return [partition for name in TOPICS for partition in topics[name].partitions]
-
-    def _all_are_in_sync(self) -> bool:
-        return all(set(each.isr) == set(each.replicas) and each.leader >= 0 for each in self._partitions())
-
-    def _has_handed_over(self, victim: BrokerMachine) -> bool:
-        return all(partition.leader not in {victim.address, NO_LEADER} for partition in self._partitions())
-
     def _end(self) -> None:
         self.producers_stop = True
-        self._expect(lambda: self._are_done(Producer), "producers end")
-        self._expect(self._copies_are_made, "copiers reach the end")
+        self.expect(lambda: self._are_done(Producer), "producers end")
+        self.expect(self._copies_are_made, "copiers reach the end")
         self.copiers_stop = True
-        self._expect(lambda: self._are_done(Copier), "copiers end")
-        self._expect(self._readers_are_done, "readers reach the end")
-        self._expect(self._groups_are_done, "groups reach the end")
+        self.expect(lambda: self._are_done(Copier), "copiers end")
+        self.expect(lambda: _have_read_all(self.clients, self.history), "readers reach the end")
+        self.expect(self._groups_are_done, "groups reach the end")
         self.readers_stop = True
-        self._expect(lambda: self._are_done(Client), "clients end")
-        self._expect(self.checks.has_settled, "replicas come to be equal")
+        self.expect(lambda: self._are_done(Client), "clients end")
+        self.expect(self.checks.has_settled, "replicas come to be equal")
         self.checks.complete()
         self.history.check_losses()
         self._check_copies()
@@ -268,15 +234,8 @@ class ClusterWorld(Cluster):
                 odd = sorted(set(made) ^ wanted)
                 raise InvariantError("copied exactly once", f"{copies}: {odd[:5]} of {source} are copied or not")
 
-    def _readers_are_done(self) -> bool:
-        return all(
-            position >= self.history.log((client.topic, partition)).end_offset
-            for client in self.clients
-            if isinstance(client, Reader)
-            for partition, position in client.positions.items()
-        )
-
-    def _expect(self, done: Callable[[], bool], what: str, within_us: int = PATIENCE_US) -> None:
+    def expect(self, done: Callable[[], bool], what: str, within_us: int = PATIENCE_US) -> None:
+        """Go on until something is so; raises InvariantError if it does not come to be."""
         if not self.kernel.run_until(self.kernel.now_us + within_us, done):
             raise InvariantError(what, f"nothing within {within_us // SECOND_US} virtual seconds")
 
@@ -292,6 +251,15 @@ class ClusterWorld(Cluster):
         """A client found a promise broken, or is itself in error."""
         self.kernel.trace(who, f"FAILED: {error!r}")
         self.failures.append(error if isinstance(error, InvariantError) else AssertionError(f"{who}: {error!r}"))
+
+
+def _have_read_all(clients: Sequence[Client], history: History) -> bool:
+    return all(
+        position >= history.log((client.topic, partition)).end_offset
+        for client in clients
+        if isinstance(client, Reader)
+        for partition, position in client.positions.items()
+    )
 
 
 def draw_settings(chance: random.Random) -> dict[str, str]:
