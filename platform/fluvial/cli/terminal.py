@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, BinaryIO
@@ -71,3 +72,9 @@ def keep_stdout_for_the_answer() -> BinaryIO:
     real = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return real
+
+
+def read_times_in_utc() -> None:
+    """Have Spark give this process timestamps in UTC, and not in the machine's zone."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()

@@ -181,3 +181,17 @@ def read_position(log: TableLog, table: str) -> Position:
         f"`fluvial table adopt {table}` adopts its rows; or move it away, and {table} is rebuilt "
         "from the log"
     )
+
+
+def offsets_predicate(offsets: Mapping[int, Range]) -> str:
+    """
+    Return the SQL condition for the rows inside the ranges, one range a partition.
+
+    Plain comparisons on two columns, so that Delta skips the files whose statistics lie outside. No range, no row.
+    """
+    ranges = [
+        f"(_partition = {partition} AND _offset >= {start} AND _offset < {end})"
+        for partition, (start, end) in sorted(offsets.items())
+        if end > start
+    ]
+    return " OR ".join(ranges) or "false"

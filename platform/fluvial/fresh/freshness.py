@@ -32,7 +32,7 @@ from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Compacted, Declaration, History, State
 from fluvial.tables.declare.project import load_project
 from fluvial.tables.drive.evolve import earlier_contract
-from fluvial.tables.plan.checks import check_definition
+from fluvial.tables.plan.checks import check_definition, key_column
 from fluvial.tables.plan.growth import in_order
 from fluvial.tables.plan.planning import GapError, plan_span
 
@@ -87,7 +87,8 @@ class Tail:
             return overlay.history(table, self._file(folder, "tail", self.events), types)
         if isinstance(declaration, Compacted):
             tail = self._file(folder, "tail", self.events)
-            return overlay.compacted(key_of(declaration, self.contract), self.contract.field_names, table, tail, types)
+            key = key_column(declaration, self.contract)
+            return overlay.compacted(key, self.contract.field_names, table, tail, types)
         keys = self._file(folder, "keys", self._keys)
         if declaration.reducer is not None:
             old = ask(overlay.touched(declaration, table, keys))
@@ -183,10 +184,13 @@ class Freshness:
                 raise StaleError(f"{self.settings.project} does not declare it")
         raise StaleError("it is made from tables")
 
+    def _wanted(self, topic: str) -> At | None:
+        return next((each for each in self.at_least if each.topic == topic), None)
+
     def _bounds(self, topic: str) -> TopicBounds:
         """Where a topic ends, once it has what is waited for."""
         deadline = time.monotonic() + self.patience_s
-        place = next((each for each in self.at_least if each.topic == topic), None)
+        place = self._wanted(topic)
         while True:
             bounds = topic_bounds(self.settings.cluster, topic)
             wanted = {} if place is None else place.offsets
@@ -237,12 +241,10 @@ class Freshness:
                 f"{declaration.table} is {span.records_max:,} records behind {bounds.topic}, and --fresh reads at most "
                 f"{self.records_max:,}: `fluvial run {declaration.table}` first"
             )
-        for place in self.at_least:
-            left = place.topic == bounds.topic and next(
-                (each for each in place.offsets if each not in span.ranges), None
-            )
-            if left is not False and left is not None:
-                raise FreshError(f"--fresh-at-least {place}: {declaration.table} does not read partition {left} yet")
+        place = self._wanted(bounds.topic)
+        left = None if place is None else next((each for each in place.offsets if each not in span.ranges), None)
+        if left is not None:
+            raise FreshError(f"--fresh-at-least {place}: {declaration.table} does not read partition {left} yet")
         return span
 
     def _events(self, declaration: Made, contract: Contract, span: Span) -> "pa.Table":
@@ -275,10 +277,3 @@ def opened(settings: Settings, at_least: Sequence[At] = (), **more: Any) -> Iter
     with settings.registry.client() as schemas:
         declared = load_project(settings.project)
         yield Freshness(settings=settings, declarations=declared, schemas=schemas, at_least=at_least, **more)
-
-
-def key_of(declaration: Compacted, contract: Contract) -> str:
-    """
-    The column of a compacted table that holds the record key.
-    """
-    return declaration.key or contract.key_field or "key"

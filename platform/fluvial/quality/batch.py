@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Stamp
+from fluvial.delta.stamp import Stamp, offsets_predicate
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
@@ -70,17 +70,3 @@ def rows_of(spark: "SparkSession", batch: Batch) -> "DataFrame":
     """
     rows = spark.read.format("delta").option("versionAsOf", batch.version).load(batch.path)
     return rows if batch.offsets is None else rows.where(offsets_predicate(batch.offsets))
-
-
-def offsets_predicate(offsets: Mapping[int, OffsetRange]) -> str:
-    """
-    Return the SQL condition for the rows inside the ranges, one range a partition.
-
-    Plain comparisons on two columns, so that Delta skips the files whose statistics lie outside. No range, no row.
-    """
-    ranges = [
-        f"(_partition = {partition} AND _offset >= {start} AND _offset < {end})"
-        for partition, (start, end) in sorted(offsets.items())
-        if end > start
-    ]
-    return " OR ".join(ranges) or "false"

@@ -16,7 +16,6 @@ from fluvial.errors import FluvialError
 from fluvial.query.answers import Format, write
 from fluvial.query.engine import Answer, Door, Engine, RoutingError, Told
 from fluvial.query.rendering import AnswerError
-from fluvial.query.sail import SailError
 from fluvial.query.versions import At
 from fluvial.query.words import StatementError
 from fluvial.serve.errors import (
@@ -88,11 +87,13 @@ class Statements:
             await self._free.acquire()
         finally:
             self._waiting -= 1
-        door = self._idle.pop() if self._idle else self._new()
         try:
-            return await self._within_limits(door, asked, gone)
+            door = self._idle.pop() if self._idle else self._new()
+            try:
+                return await self._within_limits(door, asked, gone)
+            finally:
+                self._idle.append(door)
         finally:
-            self._idle.append(door)
             self._free.release()
 
     def close(self) -> None:
@@ -106,13 +107,16 @@ class Statements:
             door.close()
 
     def _new(self) -> Door:
-        door = Door(
-            settings=self.settings,
-            ask_spark=_no_spark,
-            say=lambda text: None,
-            engine=Engine.SAIL,
-            memory_bytes=self.limits.memory_bytes,
-        )
+        try:
+            door = Door(
+                settings=self.settings,
+                ask_spark=_no_spark,
+                say=lambda text: None,
+                engine=Engine.SAIL,
+                memory_bytes=self.limits.memory_bytes,
+            )
+        except RoutingError as error:  # of the settings, such as those of Spark
+            raise _only_spark(error) from error
         self._doors.append(door)
         return door
 
@@ -158,9 +162,7 @@ class Statements:
         except (StatementError, AnswerError) as error:
             raise BadRequestError(str(error)) from error
         except RoutingError as error:
-            raise RefusedStatementError(str(error).replace("--engine sail: ", "only Spark answers this: ")) from error
-        except SailError as error:
-            raise StatementFailedError(str(error)) from error
+            raise _only_spark(error) from error
         except FluvialError as error:
             raise StatementFailedError(str(error)) from error
         return out.getvalue(), told
@@ -175,6 +177,10 @@ class _Bounded(io.BytesIO):
         if self.tell() + len(data) > self._bytes_max:
             raise TooLargeError(f"the answer has more than {self._bytes_max} bytes: name columns, or add LIMIT")
         return super().write(data)
+
+
+def _only_spark(error: RoutingError) -> RefusedStatementError:
+    return RefusedStatementError(str(error).replace("--engine sail: ", "only Spark answers this: "))
 
 
 def _no_spark(statement: str) -> NoReturn:

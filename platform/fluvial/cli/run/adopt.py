@@ -8,6 +8,7 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import with_tables
 from fluvial.cli.run.run import require_declared
+from fluvial.cli.spark import spark_of
 from fluvial.config import Settings
 
 
@@ -42,18 +43,13 @@ def adopt(
     The columns must match the declaration, and compacted and state tables must have one row per key. No row is changed:
     `fluvial run` then applies the topic's records from the position that --from sets.
     """
-    from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.adoption import adopt as take_over
 
     declared = load_project(settings.project)
     require_declared(tables, list(declared), settings.project)
-    with terminal.stderr().status("starting Spark …") as status, settings.registry.client() as schemas:
-        spark = build_session(settings, say=status.update)
-        try:
-            for name in tables:
-                status.update(f"{name} …")
-                done = take_over(declared[name], settings, spark, schemas=schemas, start=start.value)
-                terminal.say(f"{name}: {done.rows:,} rows adopted; version {done.version_after}")
-        finally:
-            spark.stop()
+    with settings.registry.client() as schemas, spark_of(settings) as (spark, say):
+        for name in tables:
+            say(f"{name} …")
+            done = take_over(declared[name], settings, spark, schemas=schemas, start=start.value)
+            terminal.say(f"{name}: {done.rows:,} rows adopted; version {done.version_after}")

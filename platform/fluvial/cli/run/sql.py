@@ -1,12 +1,11 @@
 """`fluvial sql`: statements about the tables, their answers alone on stdout."""
 
-import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -114,22 +113,19 @@ def sql(
     if at and is_fresh:
         raise typer.BadParameter("--at and --fresh: a table is read as of an offset or up to the newest, not both")
     settings = settings_of(data_dir, warehouse=warehouse, spark_master=spark_master, conf=conf)
-    # Spark gives timestamps in the process's zone; in UTC they are the same on every machine.
-    os.environ["TZ"] = "UTC"
-    time.tzset()
+    terminal.read_times_in_utc()
     engine = engine if spark_master is None else EngineName.SPARK
+    opened = partial(_door, settings, engine, at or (), fresh=is_fresh, at_least=fresh_at_least or ())
     if prompts:
         from fluvial.cli.run.sql_prompt import prompt
 
-        with _door(settings, engine, at or (), fresh=is_fresh, at_least=fresh_at_least or ()) as door:
+        with opened() as door:
             prompt(door, fmt, parameters, settings)
         return
     with terminal.keep_stdout_for_the_answer() as stdout, ExitStack() as stack:
         answers = _Answers(
             server=None if conf or is_fresh or engine is not EngineName.AUTO else found(settings),
-            door=lambda: stack.enter_context(
-                _door(settings, engine, at or (), fresh=is_fresh, at_least=fresh_at_least or ())
-            ),
+            door=lambda: stack.enter_context(opened()),
             at=at or (),
         )
         _answer_all(answers, _bound(statements, parameters), fmt, stdout)

@@ -9,6 +9,7 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, Form, with_tables
 from fluvial.cli.run.run import require_declared
+from fluvial.cli.spark import spark_of
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
@@ -45,7 +46,6 @@ def verify(
     If a table differs or cannot be compared, the status is 1, and the first differences are listed. Without names,
     tables that no run has built yet are left out.
     """
-    from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.comparison import CLOSE, NotBuiltError
     from fluvial.tables.drive.verify import verify as compare
@@ -54,15 +54,10 @@ def verify(
     require_declared(tables or [], list(declared), settings.project)
     verdicts: list[Verdict] = []
     failed: list[str] = []
-    with (
-        terminal.keep_stdout_for_the_answer() as stdout,
-        terminal.stderr().status("starting Spark …") as status,
-        settings.registry.client() as schemas,
-    ):
-        spark = build_session(settings, say=status.update)
-        try:
+    with terminal.keep_stdout_for_the_answer() as stdout:
+        with settings.registry.client() as schemas, spark_of(settings) as (spark, say):
             for name in tables or list(declared):
-                status.update(f"{name} …")
+                say(f"{name} …")
                 try:
                     verdicts.append(compare(declared[name], settings, spark, schemas=schemas))
                 except NotBuiltError as error:
@@ -72,8 +67,6 @@ def verify(
                         terminal.say(f"{name} has not been built yet, and is left out")
                 except FluvialError as error:
                     failed.append(str(error))
-        finally:
-            spark.stop()
         for verdict in verdicts:
             if verdict.close:
                 terminal.say(f"{verdict.table}: equal within {CLOSE:g} of the value: {', '.join(verdict.close)}")

@@ -7,6 +7,7 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, Form, with_tables
+from fluvial.cli.spark import spark_of
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def erase(
     what can still be read, and until when. If it is interrupted, run it again: it goes on where it was.
     """
     from fluvial.kafka.admin import admin_of, describe_cluster, require_topic
-    from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.erasure.erase import erase as erase_key
     from fluvial.tables.erasure.survey import topic_of
@@ -53,17 +53,8 @@ def erase(
     topic = topic_of(source, declared)
     # Before Spark starts, which takes half a minute.
     require_topic(describe_cluster(settings, admin_of(settings.cluster)), topic)
-    with (
-        terminal.keep_stdout_for_the_answer() as stdout,
-        terminal.stderr().status("starting Spark …") as status,
-        settings.registry.client() as schemas,
-    ):
-        spark = build_session(settings, say=status.update)
-
-        def say(line: str) -> None:
-            status.update(f"{line} …")
-
-        try:
+    with terminal.keep_stdout_for_the_answer() as stdout:
+        with settings.registry.client() as schemas, spark_of(settings) as (spark, say):
             report = erase_key(
                 topic,
                 key.encode(),
@@ -73,10 +64,8 @@ def erase(
                 schemas=schemas,
                 with_vacuum=vacuum,
                 dry_run=dry_run,
-                say=say,
+                say=lambda line: say(f"{line} …"),
             )
-        finally:
-            spark.stop()
         text = json.dumps(as_json(report), indent=2) if answer_format is Form.JSON else "\n".join(as_lines(report))
         stdout.write(f"{text}\n".encode())
 

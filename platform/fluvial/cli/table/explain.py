@@ -8,6 +8,7 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, Form, with_tables
 from fluvial.cli.run.run import require_declared
+from fluvial.cli.spark import spark_of
 from fluvial.config import Settings
 
 
@@ -30,19 +31,15 @@ def explain(
 
     Also what would be read, and what the last refresh read, wrote and took. Nothing is written.
     """
-    from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.explain import as_json, as_lines
     from fluvial.tables.drive.explain import explain as explain_table
 
     declared = load_project(settings.project)
     require_declared([table], list(declared), settings.project)
-    with terminal.keep_stdout_for_the_answer() as stdout, terminal.stderr().status("starting Spark …") as status:
-        spark = build_session(settings, say=status.update)
-        try:
-            status.update(f"{table} …")
+    with terminal.keep_stdout_for_the_answer() as stdout:
+        with spark_of(settings) as (spark, say):
+            say(f"{table} …")
             found = explain_table(declared[table], settings, spark)
-        finally:
-            spark.stop()
         text = json.dumps(as_json(found), indent=2) if answer_format is Form.JSON else "\n".join(as_lines(found))
         stdout.write(f"{text}\n".encode())

@@ -9,6 +9,7 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, Form, with_tables
 from fluvial.cli.run.run import require_declared
+from fluvial.cli.spark import spark_of
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def explain_row(
     read in the topic's history where the log no longer has all of them.
     """
     from fluvial.query.versions import At
-    from fluvial.spark.session import build_session
     from fluvial.tables.declare.declarations import Compacted, History, State
     from fluvial.tables.declare.project import load_project
     from fluvial.tables.drive.explain_row import explain_row as explain
@@ -64,18 +64,12 @@ def explain_row(
     if other is not None:
         raise typer.BadParameter(f"--at {other}: {table} is made of topic {declaration.topic}")
     until = {number: offset for each in places for number, offset in each.offsets.items()}
-    with (
-        terminal.keep_stdout_for_the_answer() as stdout,
-        terminal.stderr().status("starting Spark …") as status,
-        settings.registry.client() as schemas,
-    ):
-        spark = build_session(settings, say=status.update)
-        try:
-            status.update(f"{table} …")
+    terminal.read_times_in_utc()
+    with terminal.keep_stdout_for_the_answer() as stdout:
+        with settings.registry.client() as schemas, spark_of(settings) as (spark, say):
+            say(f"{table} …")
             story = explain(declaration, key, settings, spark, schemas=schemas, until=until, limit=limit)
             owner = (schemas.owner(story.contract) or {}).get("owner")
-        finally:
-            spark.stop()
         if answer_format is Form.JSON:
             text = json.dumps(as_json(story, owner), indent=2, ensure_ascii=False)
         else:

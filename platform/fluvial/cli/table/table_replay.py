@@ -7,6 +7,7 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import with_tables
+from fluvial.cli.spark import spark_of
 from fluvial.cli.topic.quarantines import Assignments, Call, File, complained, repair_of, said
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
@@ -52,7 +53,6 @@ def replay(
     from fluvial.kafka.admin import admin_of, cluster_errors, describe_cluster
     from fluvial.quarantine.repair import Repairing
     from fluvial.quarantine.table import TableReplay
-    from fluvial.spark.session import build_session
 
     if not table.startswith("quarantine.") or table.startswith("quarantine.failed_"):
         raise FluvialError(
@@ -63,21 +63,20 @@ def replay(
     repair = repair_of(assignments, file, call)
     # Before Spark starts, which takes half a minute.
     describe_cluster(settings, admin_of(settings.cluster))
-    with settings.registry.client() as registry, terminal.stderr().status("starting Spark …") as status:
-        spark = build_session(settings, say=status.update)
-        try:
-            with cluster_errors(f"replay {table}"):
-                done = TableReplay(
-                    table=table,
-                    settings=settings,
-                    spark=spark,
-                    repairing=Repairing(registry, repair),
-                    only=only,
-                    leave_out=leave_out,
-                    say=said if dry_run else complained,
-                ).run(dry_run=dry_run)
-        finally:
-            spark.stop()
+    with (
+        settings.registry.client() as registry,
+        spark_of(settings) as (spark, _),
+        cluster_errors(f"replay {table}"),
+    ):
+        done = TableReplay(
+            table=table,
+            settings=settings,
+            spark=spark,
+            repairing=Repairing(registry, repair),
+            only=only,
+            leave_out=leave_out,
+            say=said if dry_run else complained,
+        ).run(dry_run=dry_run)
     would = "would be " if dry_run else ""
     terminal.answer(
         f"{done.appended:,} records of {table} {would}appended, {done.dropped:,} dropped, {done.left_out:,} left out"

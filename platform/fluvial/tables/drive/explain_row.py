@@ -5,21 +5,21 @@ The records are read where they are found whole: in the topic's history if that 
 otherwise in the log. What each field was after a record comes from the plan that makes the table.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fluvial.delta.erasures import read_erasures
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Stamp, read_position
-from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
+from fluvial.delta.stamp import Stamp, offsets_predicate, read_position
+from fluvial.spark.avro import Contract, SchemaSource, read_contract
 from fluvial.spark.connect import session_of_its_own
-from fluvial.spark.kafka import Span, read_span, topic_bounds
+from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Compacted, History, State
 from fluvial.tables.drive.comparison import NotBuiltError
 from fluvial.tables.drive.evolve import contract_of
+from fluvial.tables.drive.records_held import records_held
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import state_steps
 from fluvial.tables.plan.checks import compacted_key
@@ -161,8 +161,10 @@ def _events(session: "SparkSession", settings: "Settings", part: _Part) -> "tupl
     contract, ends = part.contract, part.ends
     bounds = topic_bounds(settings.cluster, declaration.topic)
     begins = {number: start for number, start in bounds.starts.items() if start > 0 and number in ends}
-    history = _history_of(warehouse, stamp, ends)
-    if history is not None and (begins or history == declaration.table):
+    history = declaration.table if isinstance(declaration, History) else None
+    if history is None and begins:
+        history = _history_of(warehouse, stamp, ends)
+    if history is not None:
         rows = session.read.format("delta").load(warehouse.path(history)).where(_until(ends))
         missing = [name for name in contract.field_names if name not in rows.columns]
         if not missing:
@@ -171,9 +173,7 @@ def _events(session: "SparkSession", settings: "Settings", part: _Part) -> "tupl
             keyed = ("CAST(_key AS STRING) AS _entity", "_schema_id IS NULL AS _tombstone")
             return history, rows.selectExpr(*fields, *frames.META_COLUMNS, *keyed), {}
     ranges = {number: (min(bounds.starts.get(number, 0), end), end) for number, end in ends.items()}
-    erased = read_erasures(session, warehouse.root, stamp.topic, stamp.topic_id).until(stamp.erased).places()
-    span = Span(topic=declaration.topic, ranges=ranges, skipped=stamp.skipped, erased=erased)
-    decoded = decode(read_span(session, settings.cluster, span), contract)
+    decoded = records_held(session, settings, contract, stamp, ranges)
     return f"topic {declaration.topic}", frames.keyed_events(decoded, contract, EVERYTHING), begins
 
 
@@ -193,27 +193,27 @@ def _history_of(warehouse: Warehouse, stamp: Stamp, ends: Mapping[int, int]) -> 
 
 def _steps(events: "DataFrame", declaration: History | Compacted | State, contract: Contract) -> "DataFrame":
     """Each event as `_event`, and the row after it as `_row`, null where there is none."""
-    event = ", ".join(f"'{name}', `{name}`" for name in contract.field_names)
-    told = events.selectExpr(
-        *("_partition", "_offset", "_timestamp", "_schema_id", "_tombstone", f"named_struct({event}) AS _event")
-    )
+    event = _struct(contract.field_names)
+    told = ("_partition", "_offset", "_timestamp", "_schema_id", "_tombstone", f"{event} AS _event")
     match declaration:
         case History():
-            return told.selectExpr("*", "CASE WHEN NOT _tombstone THEN _event END AS _row")
+            row = event
         case Compacted():
             key = compacted_key(declaration, contract, events.sparkSession)
-            inner = [f"'{name}', `{name}`" for name in contract.field_names if name != key]
-            rows = events.selectExpr(
-                "_partition", "_offset", f"named_struct('{key}', _entity, {', '.join(inner)}) AS _r"
-            )
-            alive = "CASE WHEN NOT _tombstone THEN _r END AS _row"
-            return told.join(rows, ["_partition", "_offset"]).selectExpr("*", alive).drop("_r")
+            row = _struct([key, *(name for name in contract.field_names if name != key)], key=key)
         case State():
-            columns = ", ".join(f"'{name}', `{name}`" for name in (declaration.key, *declaration.columns))
+            columns = _struct((declaration.key, *declaration.columns))
             states = state_steps(events, declaration).selectExpr(
-                "_partition", "_offset", f"CASE WHEN _alive THEN named_struct({columns}) END AS _row"
+                "_partition", "_offset", f"CASE WHEN _alive THEN {columns} END AS _row"
             )
-            return told.join(states, ["_partition", "_offset"])
+            return events.selectExpr(*told).join(states, ["_partition", "_offset"])
+    return events.selectExpr(*told, f"CASE WHEN NOT _tombstone THEN {row} END AS _row")
+
+
+def _struct(names: Iterable[str], *, key: str | None = None) -> str:
+    """A struct of these columns; that of `key` is the entity."""
+    fields = (f"'{name}', {'_entity' if name == key else f'`{name}`'}" for name in names)
+    return f"named_struct({', '.join(fields)})"
 
 
 def _step(row: Any, versions: Mapping[int, int], taken: Mapping[Place, Taken]) -> Step:
@@ -265,7 +265,7 @@ def _is_key(key: str) -> str:
 
 
 def _until(ends: Mapping[int, int]) -> str:
-    return " OR ".join(f"(_partition = {number} AND _offset < {end})" for number, end in ends.items()) or "false"
+    return offsets_predicate({number: (0, end) for number, end in ends.items()})
 
 
 def _types(steps: "DataFrame") -> dict[str, str]:

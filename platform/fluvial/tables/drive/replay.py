@@ -16,7 +16,7 @@ from fluvial.delta.erasures import read_erasures
 from fluvial.delta.errors import OvertakenError, TableError
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Position, Range, Stamp, read_position
+from fluvial.delta.stamp import Position, Range, Stamp, offsets_predicate, read_position
 from fluvial.spark.avro import SchemaSource, decode, read_contract
 from fluvial.spark.connect import parallelism
 from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
@@ -126,7 +126,7 @@ def _rewrite(
         say(f"{declaration.table}: making {span.records_max:,} records of {span.topic} again")
         decoded = decode(read_span(spark, settings.cluster, span), contract)
         rows = frames.history_rows(decoded, contract, Care(undecodable=True))
-        where = _inside(stamp.rewritten)
+        where = offsets_predicate(stamp.rewritten)
         table = spark.read.format("delta").option("versionAsOf", str(position.version)).load(path)
         rows = first_of_each(rows, declaration, table.where(f"NOT ({where})"))
         rows = rows.coalesce(span.tasks(parallelism(spark))).persist()
@@ -194,14 +194,6 @@ def _refuse_loss(declaration: History, table: "DataFrame", rows: "DataFrame") ->
             f"{declaration.table} has rows whose records {declaration.topic} no longer holds, or that no longer decode "
             f"({lost.count():,}, the first at partition {first[0]}, offset {first[1]}): it is left as it was"
         )
-
-
-def _inside(ranges: Mapping[int, Range]) -> str:
-    parts = [
-        f"(_partition = {number} AND _offset >= {start} AND _offset < {end})"
-        for number, (start, end) in sorted(ranges.items())
-    ]
-    return " OR ".join(parts) or "false"
 
 
 def _nothing(declaration: History, position: Position) -> RunResult:

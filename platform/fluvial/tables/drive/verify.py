@@ -10,15 +10,14 @@ digits, as they were added in another order. Columns that the contract got after
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fluvial.delta.erasures import read_erasures
 from fluvial.delta.errors import TableError
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Position, read_position
+from fluvial.delta.stamp import Position, offsets_predicate, read_position
 from fluvial.kafka import KafkaCluster
-from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
+from fluvial.spark.avro import Contract, SchemaSource, read_contract
 from fluvial.spark.connect import session_of_its_own
-from fluvial.spark.kafka import Span, read_span, topic_bounds
+from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import (
     FOLD_COLUMN,
@@ -31,6 +30,7 @@ from fluvial.tables.declare.declarations import (
 from fluvial.tables.declare.folds import FLOATING
 from fluvial.tables.drive.comparison import SHOWN_MAX, Difference, NotBuiltError, Verdict, comparable, same_value
 from fluvial.tables.drive.evolve import contract_of
+from fluvial.tables.drive.records_held import records_held
 from fluvial.tables.drive.verify_pipeline import verify_pipeline
 from fluvial.tables.plan.checks import compacted_key
 from fluvial.tables.plan.duplicates import first_of_each
@@ -82,11 +82,7 @@ def _verify_table(
     contract = contract_of(read_contract(schemas, declaration.topic), position.stamp)
     with session_of_its_own(spark) as session:
         table = session.read.format("delta").option("versionAsOf", position.version).load(path)
-        stamp = position.stamp
-        root = Warehouse.at(settings.warehouse).root
-        erased = read_erasures(session, root, stamp.topic, stamp.topic_id).until(stamp.erased).places()
-        span = Span(topic=declaration.topic, ranges=ranges, skipped=stamp.skipped, erased=erased)
-        decoded = decode(read_span(session, settings.cluster, span), contract)
+        decoded = records_held(session, settings, contract, position.stamp, ranges)
         try:
             rows, different, shown = _compared(declaration, decoded, table, ranges, contract)
         except Exception as error:
@@ -146,7 +142,7 @@ def _compared(
     log = rows_of_log(declaration, decoded, contract)
     match declaration:
         case History():
-            inside = _inside(ranges)
+            inside = offsets_predicate(ranges)
             # Where the log no longer has its first records, the table has their ids.
             has_all = not any(start for start, _ in ranges.values())
             log = first_of_each(log, declaration, None if has_all else table.where(f"NOT ({inside})"))
@@ -183,11 +179,6 @@ def _ranges(
             )
         ranges[partition] = (min(start, end), end)
     return ranges
-
-
-def _inside(ranges: dict[int, tuple[int, int]]) -> str:
-    parts = [f"(_partition = {number} AND _offset >= {a} AND _offset < {b})" for number, (a, b) in ranges.items()]
-    return " OR ".join(parts) or "false"
 
 
 def _by_range(log: "DataFrame", table: "DataFrame") -> tuple[int, int, list[Difference]]:

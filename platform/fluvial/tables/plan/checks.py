@@ -18,11 +18,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+def key_column(declaration: Compacted, contract: Contract) -> str:
+    """
+    The name that the column of the record key has in a compacted table, whatever its type.
+    """
+    return declaration.key or contract.key_field or "key"
+
+
 def compacted_key(declaration: Compacted, contract: Contract, spark: "SparkSession") -> str:
     """
     The name of the column that holds the record key of a compacted table.
     """
-    key = declaration.key or contract.key_field or "key"
+    key = key_column(declaration, contract)
     fields = {field.name: field.dataType.simpleString() for field in value_type(spark, contract).fields}
     if fields.get(key, "string") != "string":
         raise DeclarationError(

@@ -7,9 +7,8 @@ from typing import Any, cast
 import pytest
 
 from fluvial.delta.log import TableLog
-from fluvial.delta.stamp import Stamp
+from fluvial.delta.stamp import Stamp, offsets_predicate
 from fluvial.quality import Batch, NoBatchError, last_batch, whole_table
-from fluvial.quality.batch import offsets_predicate
 
 
 def test_each_range_is_half_open_and_an_empty_one_says_nothing() -> None:

@@ -1,5 +1,6 @@
 """`POST /sql` over sockets: answers of Sail, what it may take, and that rows by key do not wait for it."""
 
+import asyncio
 import io
 import os
 import signal
@@ -17,7 +18,8 @@ from keyed_history import KeyedHistory, customers
 from serving import serving
 
 from fluvial.config import Settings
-from fluvial.serve.sql import SqlLimits, Statements
+from fluvial.serve.errors import RefusedStatementError
+from fluvial.serve.sql import Asked, SqlLimits, Statements
 from fluvial.serve.warehouse import ServedWarehouse
 
 pytest.importorskip("pysail", reason="Sail is an extra: fluvial[sql]")
@@ -181,3 +183,13 @@ def test_more_statements_than_may_wait_are_told_to_come_again(impatient: Served)
         found = [each.result() for each in [clients.submit(ask) for _ in range(12)]]
     assert set(found) == {408, 503}
     assert found.count(503) == 12 - 2 - 4
+
+
+async def test_settings_that_only_spark_follows_are_refused_each_time(tmp_path: Path) -> None:
+    statements = Statements(Settings(warehouse=str(tmp_path), spark_conf={"spark.sql.ansi.enabled": "false"}))
+    try:
+        for _ in range(statements.limits.running + 1):
+            with pytest.raises(RefusedStatementError, match="only Spark answers this: "):
+                await asyncio.wait_for(statements.answer(Asked(statement="select 1"), asyncio.Event().wait), 30)
+    finally:
+        statements.close()
