@@ -22,7 +22,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "platform")]
 
 from cost_corpus import LAST, World, make_world
-from cost_meter import COLLECTION_SECONDS_MAX, TURN_SECONDS_MAX, Meter, MeteredLoop, limit_memory
+from cost_meter import COLLECTION_SECONDS_MAX, Meter, MeteredLoop, is_long, limit_memory
 from cost_mutations import NO_REQUEST, REQUEST_BYTES_MAX, frames_of, random_case
 from cost_node import (
     ADDRESS_SPACE,
@@ -186,7 +186,7 @@ class Block:
             self.turns()
             pipe.written.clear()
             longest = self.meter.longest
-            if longest > TURN_SECONDS_MAX:
+            if is_long(longest):
                 self.tell(index, what, data, "turn", f"a turn of {longest * 1000:.0f} ms ({self.meter.where})", longest)
             if self.meter.longest_collection > COLLECTION_SECONDS_MAX:
                 collected = f"a full garbage collection of {self.meter.longest_collection * 1000:.0f} ms"

@@ -16,7 +16,8 @@ import threading
 import time
 from pathlib import Path
 
-TURN_SECONDS_MAX = 0.050
+TURN_SECONDS_MAX = 0.050  # on a machine that does `_work` in WORK_SECONDS
+WORK_SECONDS = 0.0095
 COLLECTION_SECONDS_MAX = 0.250
 PAGE_BYTES = 4096
 SAMPLE_SECONDS = 0.02
@@ -24,6 +25,19 @@ SAMPLED_FROM_SECONDS = 0.03  # a turn that has taken so much already is looked a
 _TEXT_FROM = 1024
 _NUMBER = struct.Struct("<d")
 _OWN = ("log_broker", "fluvial", "kio")
+
+
+def is_long(turn: float) -> bool:
+    """Whether a turn of so many CPU seconds is out of bounds, on a machine as slow as this one is now."""
+    return turn > TURN_SECONDS_MAX and turn > TURN_SECONDS_MAX * min(_work() for _ in range(3)) / WORK_SECONDS
+
+
+def _work() -> float:
+    """Return the CPU seconds of a piece of Python that is always the same."""
+    began = time.thread_time()
+    for _ in range(20):
+        {str(number): [number, {"a": number}] for number in range(1000)}
+    return time.thread_time() - began
 
 
 class Meter:

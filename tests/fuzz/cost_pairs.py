@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from cost_corpus import LAST, VARIANTS
-from cost_meter import TURN_SECONDS_MAX
+from cost_meter import is_long
 from cost_mutations import NO_REQUEST, REQUEST_BYTES_MAX, Case, Mutation, places_of, versions_of
 from cost_node import DeadNodeError
 from cost_search import PATIENCE_SECONDS, Cost, Finding, Search
@@ -132,11 +132,11 @@ async def _tried(search: Search, place: str, pair: Pair) -> bool:
         cost, alone = await _met(search, first, then)
         if not costs:
             search.note(str(pair), cost)
-        if alone > TURN_SECONDS_MAX or not cost.broken():
+        if is_long(alone) or not cost.broken():
             # The first by itself is for the search of single requests.
             if costs:
                 continue
-            return alone > TURN_SECONDS_MAX
+            return is_long(alone)
         costs.append(cost)
         if len(costs) == 2:
             kinds = {kind: said for kind, said in cost.broken().items() if kind in costs[0].broken()}

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from cost_corpus import LAST, VARIANTS, World, make_world, values_of
-from cost_meter import COLLECTION_SECONDS_MAX, TURN_SECONDS_MAX
+from cost_meter import COLLECTION_SECONDS_MAX, is_long
 from cost_mutations import (
     CONNECTIONS,
     GROWTH,
@@ -104,7 +104,7 @@ class Cost:
         found: dict[str, str] = {}
         if self.failure:
             found["answer"] = self.failure
-        if self.turn > TURN_SECONDS_MAX:
+        if is_long(self.turn):
             found["turn"] = f"a turn of {self.turn * 1000:.0f} ms ({self.where})"
         if self.collection > COLLECTION_SECONDS_MAX:
             found["collection"] = f"a full garbage collection of {self.collection * 1000:.0f} ms"

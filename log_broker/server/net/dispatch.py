@@ -399,6 +399,7 @@ async def room_for_answer(slot: Slot) -> None:
 
 async def _alone(lock: asyncio.Lock, slot: Slot, answer: Later) -> Values | Encoded:
     async with lock:
+        await asyncio.sleep(0)  # else all that came in a turn would be made in the next one
         await room_for_answer(slot)
         return await answer()
 

@@ -19,12 +19,15 @@ class _Host(HasQuorum, Process, Protocol):
 
 def handle(node: _Host, context: "RequestContext", request: Any) -> "Values":
     found = node.quorum.describe()
+    # As Kafka has it: of the quorum one partition can be asked about, by itself.
+    asked = [(topic.topic_name, entry.partition_index) for topic in request.topics for entry in topic.partitions]
+    is_quorum = asked == [(METADATA_TOPIC, 0)]
     topics = [
         {
             "topic_name": topic.topic_name,
             "partitions": [
                 _quorum(found, node.clock_ms())
-                if (topic.topic_name, entry.partition_index) == (METADATA_TOPIC, 0)
+                if is_quorum
                 else _absent(entry.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 for entry in topic.partitions
             ],

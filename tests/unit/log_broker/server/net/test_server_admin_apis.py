@@ -238,17 +238,25 @@ def test_only_brokers_are_described_here(client: Asker) -> None:
     assert describe(7).error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
 
+def asked_about_quorum(client: Asker, *partitions: int) -> Any:
+    topic = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": index} for index in partitions]}
+    return client.ask(ApiKey.DESCRIBE_QUORUM, 2, topics=[topic])
+
+
 def test_the_quorum_is_the_controller(client: Asker) -> None:
-    partitions = [{"partition_index": 0}, {"partition_index": 1}]
-    answer = client.ask(
-        ApiKey.DESCRIBE_QUORUM, 2, topics=[{"topic_name": "__cluster_metadata", "partitions": partitions}]
-    )
-    quorum, other = answer.topics[0].partitions
-    assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    answer = asked_about_quorum(client, 0)
+    (quorum,) = answer.topics[0].partitions
     assert (quorum.error_code, quorum.leader_id) == (ErrorCode.NONE, 0)
     assert [voter.replica_id for voter in quorum.current_voters] == [0]
     assert quorum.current_voters[0].log_end_offset == quorum.high_watermark > 0
     assert [node.node_id for node in answer.nodes] == [0]
+
+
+@pytest.mark.parametrize("partitions", [(1,), (0, 1), (0, 0)])
+def test_of_the_quorum_one_partition_is_described_by_itself(client: Asker, partitions: tuple[int, ...]) -> None:
+    answer = asked_about_quorum(client, *partitions)
+    errors = [partition.error_code for partition in answer.topics[0].partitions]
+    assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(partitions)
 
 
 @pytest.mark.parametrize("version", [1, 2])

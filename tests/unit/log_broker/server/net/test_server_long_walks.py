@@ -31,6 +31,7 @@ from log_broker.server.partitions.time_search import OPENED_FOR_TIME_MAX, TimeSe
 from log_broker.server.replication.manager import MADE_AT_ONCE_MAX
 from log_broker.wire import messages
 from log_broker.wire.apis import REQUEST_ELEMENTS_MAX, ApiKey
+from log_broker.wire.control import read_response, write_request
 from log_broker.wire.reading import STRING_BYTES_MAX
 
 MINUTE_MS = 60_000
@@ -453,3 +454,26 @@ async def test_a_topic_grows_by_ten_thousand_partitions_at_once_at_the_most(tmp_
             request = {"topics": (wanted,), "timeout": 1000, "validate_only": False}
             answer = await client.ask(ApiKey.CREATE_PARTITIONS, request, version=3)
             assert answer.results[0].error_code == expected
+
+
+async def test_large_answers_that_are_asked_for_in_a_row_are_made_in_a_turn_each(tmp_path: Path, monkeypatch) -> None:
+    turns: list[str] = []
+    real = describe_configs._entries
+
+    def noted(*asked: Any) -> Any:
+        turns.append("a")
+        asyncio.get_running_loop().call_soon(turns.append, "t")
+        return real(*asked)
+
+    monkeypatch.setattr(describe_configs, "_entries", noted)
+    async with running(tmp_path / "node") as (_, client):
+        await client.create("t")
+        asked = {"resources": [_resource("t")], "include_synonyms": False, "include_documentation": False}
+        request = write_request(ApiKey.DESCRIBE_CONFIGS, 4, 1, "t", asked)
+        client.writer.write((struct.pack(">i", len(request)) + request) * 20)
+        for _ in range(20):
+            (length,) = struct.unpack(">i", await client.reader.readexactly(4))
+            answer = read_response(ApiKey.DESCRIBE_CONFIGS, 4, memoryview(await client.reader.readexactly(length))[4:])
+            assert answer.results[0].error_code == ErrorCode.NONE
+    assert turns.count("a") == 20
+    assert "aa" not in "".join(turns)

@@ -38,6 +38,10 @@ from log_broker.wire.framing import RequestHeader
 TOPIC = "t"
 
 
+# However slow the machine is, no node asks for another leader, which would be a new image.
+NO_ELECTIONS = {"controller.quorum.fetch.timeout.ms": "60000", "controller.quorum.request.timeout.ms": "60000"}
+
+
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
     async with cluster(tmp_path) as started:
@@ -238,22 +242,24 @@ async def test_a_deleted_topic_goes_from_every_node_and_one_of_its_name_is_anoth
 
 
 async def test_a_partition_that_failed_on_disk_is_made_later_without_a_new_image(
-    nodes: list[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(replica_manager, "RETRY_SECONDS", 0.05)
     in_the_way = tmp_path / "n1" / f"{OFFSETS_TOPIC}-0"
-    in_the_way.write_bytes(b"")
-    command = CreateTopic(name=OFFSETS_TOPIC, topic_id=uuid4().hex, assignments={0: (1,)})
-    await nodes[0].ensure_topic(command)
-    await eventually(lambda: nodes[1].absence_of(OFFSETS_TOPIC, 0) is ErrorCode.KAFKA_STORAGE_ERROR)
-    await asyncio.sleep(0.2)
-    assert nodes[1].logs.get(OFFSETS_TOPIC, 0) is None
-    assert caplog.text.count("could not be made") == 1, "told once, however often it is tried"
-    version = nodes[1].cluster.version
-    in_the_way.unlink()
-    await eventually(lambda: nodes[1].logs.led(OFFSETS_TOPIC, 0) is not None, 5.0)
-    await eventually(lambda: nodes[1].groups._runtime.shards.get(0) is not None, 5.0)
-    assert nodes[1].cluster.version == version
+    async with cluster_of(tmp_path, 3, NO_ELECTIONS) as running:
+        node = running.nodes[1]
+        in_the_way.write_bytes(b"")
+        command = CreateTopic(name=OFFSETS_TOPIC, topic_id=uuid4().hex, assignments={0: (1,)})
+        await running.nodes[0].ensure_topic(command)
+        await eventually(lambda: node.absence_of(OFFSETS_TOPIC, 0) is ErrorCode.KAFKA_STORAGE_ERROR)
+        await asyncio.sleep(0.2)
+        assert node.logs.get(OFFSETS_TOPIC, 0) is None
+        assert caplog.text.count("could not be made") == 1, "told once, however often it is tried"
+        version = node.cluster.version
+        in_the_way.unlink()
+        await eventually(lambda: node.logs.led(OFFSETS_TOPIC, 0) is not None, 5.0)
+        await eventually(lambda: node.groups._runtime.shards.get(0) is not None, 5.0)
+        assert node.cluster.version == version
 
 
 async def test_a_wiped_replica_is_filled_again_from_where_the_leader_begins(nodes: list[Node], tmp_path: Path) -> None:
