@@ -8,7 +8,8 @@ Tables in a program or a notebook: `fluvial.connect()` gives queries, rows by ke
 
 import datetime as dt
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,12 +20,13 @@ from fluvial.delta.difference import Source, compare
 from fluvial.delta.snapshot import read_snapshot
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
-from fluvial.query.engine import Answer, Door, Engine, Told
+from fluvial.query.engine import Answer, Door, Engine, Fresh, Told
+from fluvial.query.lookup import lookup
 from fluvial.query.references import INTERNAL_COLUMNS
 from fluvial.query.rows import rows_of
 from fluvial.query.versions import At
 from fluvial.query.words import StatementError, bound, parameters_of, used_parameters
-from fluvial.serve.errors import BadKeyError
+from fluvial.serve.errors import BadKeyError, StaleTableError
 from fluvial.serve.keys import key_columns
 from fluvial.serve.table import Row, ServedTable, View
 from fluvial.serve.warehouse import ServedWarehouse
@@ -99,8 +101,9 @@ class Table:
     A table whose rows are looked up by key.
     """
 
-    def __init__(self, served: ServedTable) -> None:
+    def __init__(self, served: ServedTable, ask: Callable[[str], Result]) -> None:
         self._served = served
+        self._ask = ask  # with what the log holds behind the table
         self.name = served.name
 
     @property
@@ -110,14 +113,27 @@ class Table:
         """
         return self._served.newest().version
 
-    def get(self, *key: Any, columns: Sequence[str] | None = None, version: int | None = None) -> Row | None:
+    def get(
+        self, *key: Any, columns: Sequence[str] | None = None, version: int | None = None, fresh: bool = False
+    ) -> Row | None:
         """
         The row with this key, one value for each key column; None where there is none.
 
-        Raises :class:`fluvial.serve.errors.ServeError` for a key, a column or a version that the table has not.
+        With `fresh` it is that of the newest version and of what the table's topic holds behind it. Raises
+        :class:`fluvial.serve.errors.ServeError` for a key, a column or a version that the table has not, and
+        :class:`fluvial.errors.FluvialError` where it cannot be fresh.
         """
+        if fresh and version is not None:
+            raise FluvialError("version and fresh: a row is that of a version or up to the newest record, not both")
         view = self._view(version)
-        return view.get(view.key.of_value(list(key)), columns)
+        wanted = view.key.of_value(list(key))
+        if not fresh:
+            return view.get(wanted, columns)
+        found = self._ask(lookup(view.name, view.columns(columns), view.key.parts(wanted)))
+        stale = found.told.versions[0].stale
+        if stale is not None:
+            raise StaleTableError(f"{self.name} is not read with what the log holds: {stale}")
+        return next(iter(found.rows()), None)
 
     def get_all(
         self, keys: Sequence[Any], *, columns: Sequence[str] | None = None, version: int | None = None
@@ -172,13 +188,20 @@ class Database:
         """
         A table by its name. Raises :class:`fluvial.serve.errors.NoTableError`.
         """
-        return Table(self._warehouse().table(name))
+        return Table(self._warehouse().table(name), lambda statement: self.sql(statement, fresh=True))
 
     def sql(
-        self, statement: str, parameters: Mapping[str, Any] | None = None, *, at: str | Sequence[str] = ()
+        self,
+        statement: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        at: str | Sequence[str] = (),
+        fresh: bool = False,
+        fresh_at_least: str | Sequence[str] = (),
     ) -> Result:
         """
-        Ask a statement of Spark SQL, with the values of its `:name`s; `at` is as the option of `fluvial sql`.
+        Ask a statement of Spark SQL, with the values of its `:name`s; `at`, `fresh` and `fresh_at_least` are as the
+        options of `fluvial sql`.
 
         It is answered by Sail, or by Spark where that must be. Raises :class:`fluvial.errors.FluvialError`.
         """
@@ -195,8 +218,12 @@ class Database:
             found.append(pa.Table.from_batches(batches, schema))
 
         door = self._opened()
-        door.places = At.of([at] if isinstance(at, str) else at)
-        told = door.answer(bound(statement, values), take, again=found.clear)
+        door.places = At.of(_listed(at))
+        at_least = At.of(_listed(fresh_at_least), "fresh_at_least")
+        if door.places and (fresh or at_least):
+            raise FluvialError("at and fresh: tables are read as of an offset or up to the newest, not both")
+        with self._freshness(at_least) if fresh or at_least else nullcontext() as door.fresh:
+            told = door.answer(bound(statement, values), take, again=found.clear)
         return Result(found[-1], told)
 
     def changes(self, table: str, *, since: int, until: int | None = None) -> Iterator[Change]:
@@ -249,6 +276,11 @@ class Database:
             self._door = Door(settings=self.settings, ask_spark=self._ask_spark, say=_log.info, engine=Engine.AUTO)
         return self._door
 
+    def _freshness(self, at_least: Sequence[At]) -> AbstractContextManager[Fresh]:
+        from fluvial.fresh.freshness import opened
+
+        return opened(self.settings, at_least)
+
     def _ask_spark(self, statement: str) -> Any:
         from fluvial.spark.session import build_session, register_tables, run_sql
 
@@ -261,6 +293,10 @@ class Database:
         else:
             register_tables(self._spark, self.settings)
         return run_sql(self._spark, self.settings, statement)
+
+
+def _listed(words: str | Sequence[str]) -> Sequence[str]:
+    return [words] if isinstance(words, str) else words
 
 
 def _snapshot(path: str, version: int | None) -> Any:

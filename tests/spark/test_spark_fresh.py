@@ -7,7 +7,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +18,18 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from log_topic import Schemas, Sent, Topic
 from plain_fold import FIELDS, RETURNS, SCHEMA, random_events, reduce_readings
+from serving import serving
 
 from fluvial.config import Settings
+from fluvial.database import Database
+from fluvial.fresh import freshness
 from fluvial.fresh.errors import FreshError
 from fluvial.fresh.freshness import Freshness
 from fluvial.query.engine import Answer, Door, Engine, Told
 from fluvial.query.versions import At
+from fluvial.serve.errors import StaleTableError
+from fluvial.serve.sql import SqlLimits, Statements
+from fluvial.serve.warehouse import ServedWarehouse
 from fluvial.spark.kafka import TopicError
 from fluvial.spark.session import register_tables, run_sql
 from fluvial.tables import Declaration, compacted, count, history, state
@@ -298,3 +304,86 @@ def test_the_command_reads_the_log_behind_the_tables(
     both = sql("--fresh", "--at", f"{topic.name}:0=0")
     assert (both.returncode, both.stdout) == (2, "")
     assert "--at and --fresh" in both.stderr
+
+
+def test_rows_and_statements_are_fresh_over_http_and_in_python(
+    spark: Any,
+    settings: Settings,
+    schemas: Schemas,
+    topic: Topic,
+    tables: dict[str, Declaration],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables["state.versions"] = state("versions", topic=topic.name, key="id", fields=FIELDS, scd2=True)
+    one = Sent(key="ada", value={"kind": "up", "amount": 1, "weight": None, "at": 0})
+    topic.send([one])
+    for name in ("state.readings", "state.versions"):
+        materialize(tables[name], settings, spark, schemas=schemas)
+    topic.send([one, replace(one, key="bob")])
+
+    @contextmanager
+    def opened(settings: Settings, at_least: Any = (), **more: Any) -> Iterator[Freshness]:
+        yield Freshness(settings=settings, declarations=tables, schemas=schemas, at_least=at_least, **more)
+
+    limits = SqlLimits(fresh_seconds=0.2, fresh_records=2)
+    with serving(
+        ServedWarehouse(settings.warehouse), statements=lambda: Statements(settings, limits=limits, fresh=opened)
+    ) as client:
+
+        def row(path: str, **params: str) -> Any:
+            return client.get(f"/tables/{path}", params=params)
+
+        stored = row("state.readings/ada")
+        assert stored.json()["events"] == 1
+        found = row("state.readings/ada", fresh="1", columns="id,events")
+        assert found.content == b'{"id": "ada", "events": 2}', found.text
+        assert found.headers["fluvial-offsets"] == f"{topic.name}:0=2"
+        assert (found.headers["fluvial-version"], found.headers.get("etag")) == (
+            stored.headers["fluvial-version"],
+            None,
+        )
+        assert row("state.readings/bob").status_code == 404
+        of_bob = row("state.readings/bob", fresh_at_least=f"{topic.name}:0=2")
+        assert of_bob.content == row("state.readings/bob", fresh="true").content
+        missing = row("state.readings/cyd", fresh="1")
+        assert (missing.status_code, missing.json()["error_code"]) == (404, 40403)
+        assert f"up to {topic.name}:0=2" in missing.json()["message"]
+        for path, words, status, code in (
+            ("state.versions/ada", {"fresh": "1"}, 409, 40903),
+            ("state.readings/ada", {"fresh": "1", "version": "0"}, 400, 40003),
+            ("state.readings/ada", {"fresh": "yes"}, 400, 40003),
+            ("state.readings/ada", {"fresh_at_least": "nonsense"}, 400, 40003),
+            ("state.readings/ada", {"fresh_at_least": f"{topic.name}:0=3"}, 422, 42201),
+            ("state.readings/ada", {"fresh": "1", "columns": "no"}, 400, 40002),
+            ("state.readings", {"fresh": "1"}, 400, 40003),
+        ):
+            refused = row(path, **words)
+            assert (refused.status_code, refused.json()["error_code"]) == (status, code), refused.text
+        statement = "select sum(events) n from state.readings"
+        for words, counted in (({}, 1), ({"fresh": True}, 3), ({"fresh_at_least": [f"{topic.name}:0=2"]}, 3)):
+            answer = client.post("/sql", json={"sql": statement, **words})
+            assert answer.json() == [{"n": counted}], answer.text
+        assert "2 newer offsets" in answer.headers["fluvial-told"]
+        assert client.post("/sql", params={"fresh": "1"}, content=statement).json() == [{"n": 3}]
+        assert (
+            client.post("/sql", json={"sql": statement, "fresh": True, "at": [f"{topic.name}:0=0"]}).status_code == 400
+        )
+        topic.send([one])
+        assert "at most 2" in client.post("/sql", json={"sql": statement, "fresh": True}).json()["message"]
+        materialize(tables["state.readings"], settings, spark, schemas=schemas)
+        made = row("state.readings/bob", wait_version=str(int(stored.headers["fluvial-version"]) + 1))
+        assert made.content == of_bob.content
+        topic.send([one])
+
+    monkeypatch.setattr(freshness, "opened", opened)
+    with Database(settings) as db:
+        readings = db.table("state.readings")
+        for words, events in (({}, 3), ({"fresh": True}, 4)):
+            row = readings.get("ada", **words)
+            assert row is not None
+            assert row["events"] == events
+        assert readings.get("cyd", fresh=True) is None
+        assert db.sql(statement, fresh_at_least=f"{topic.name}:0=4").rows() == [{"n": 5}]
+        assert db.sql(statement).rows() == [{"n": 4}]
+        with pytest.raises(StaleTableError, match="keeps versions"):
+            db.table("state.versions").get("ada", fresh=True)

@@ -154,11 +154,16 @@ def parameters_of(pairs: Mapping[str, str]) -> dict[str, str]:
         match = _PARAMETER.fullmatch(key)
         if match is None:
             raise StatementError(f"{key!r} is no name of a parameter: write NAME=VALUE or NAME:TYPE=VALUE")
-        found[match["name"].lower()] = _literal(match["name"], value, (match["type"] or "").upper())
+        found[match["name"].lower()] = literal(value, (match["type"] or "").upper(), name=match["name"])
     return found
 
 
-def _literal(name: str, value: str, kind: str) -> str:
+def literal(value: str, kind: str, *, name: str) -> str:
+    """
+    The SQL literal of a parameter's value, of a type by its name in upper case or, without one, a string.
+
+    Raises :class:`StatementError` for a value that is not of a whole number's type.
+    """
     if kind in _WHOLE:
         if re.fullmatch(r"[+-]?\d{1,19}", value, re.ASCII) is None:
             raise StatementError(f"parameter {name} is {value!r}, which is no whole number")

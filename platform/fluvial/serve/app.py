@@ -6,8 +6,9 @@ is another. Errors are JSON as the schema registry's: `error_code` and `message`
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import Any
 from urllib.parse import unquote
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -18,10 +19,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fluvial.serve.bodies import body_of, object_of
+from fluvial.serve.bodies import body_of, hung_up, object_of
 from fluvial.serve.errors import BadRequestError, BusyError, NoRowError, ServeError
 from fluvial.serve.exposition import Metrics
-from fluvial.serve.service import Asked, Service
+from fluvial.serve.fresh_rows import FreshRows
+from fluvial.serve.service import Asked, Service, no_row
 from fluvial.serve.sql import Statements
 from fluvial.serve.sql_door import SqlDoor
 from fluvial.serve.table import View
@@ -43,7 +45,7 @@ def create_app(
     """
     The application; `is_ready` says what keeps the server from taking requests, None for nothing.
     """
-    doors = _Doors(service, is_ready)
+    doors = _Doors(service, FreshRows(statements), is_ready)
     sql = SqlDoor(statements, service.limits.request_bytes)
     routes = [
         Route("/tables", metrics.timed("list", doors.list_tables)),
@@ -63,8 +65,9 @@ def create_app(
 
 
 class _Doors:
-    def __init__(self, service: Service, is_ready: Callable[[], str | None]) -> None:
+    def __init__(self, service: Service, fresh_rows: FreshRows, is_ready: Callable[[], str | None]) -> None:
         self._service = service
+        self._fresh_rows = fresh_rows
         self._is_ready = is_ready
 
     async def list_tables(self, request: Request) -> Response:
@@ -74,13 +77,18 @@ class _Doors:
     async def get(self, request: Request) -> Response:
         name, parts = _path(request)
         if parts is None:
-            view = await self._service.view(self._service.table(name), _asked(request))
+            asked = _asked(request)
+            if asked.fresh:
+                raise BadRequestError("?fresh= is of a row: /tables/NAME/KEY?fresh=1")
+            view = await self._service.view(self._service.table(name), asked)
             return _fresh(request, view) or _answer(view, self._service.described(view))
         if EVENT_STREAM in request.headers.get("accept", ""):
             return await self._watch(request, name, parts)
         asked = _asked(request)
         view = await self._service.view(self._service.table(name), asked)
         key = view.key.of_path(parts)
+        if asked.fresh:
+            return await self._fresh_row(request, view, key, asked)
         fresh = _fresh(request, view)
         if fresh is not None:
             return fresh
@@ -89,6 +97,21 @@ class _Doors:
         except NoRowError as error:
             # Which version lacks it is a part of the answer.
             return _answer(view, _error_body(error), status=error.status)
+
+    async def _fresh_row(self, request: Request, view: View, key: Sequence[Any], asked: Asked) -> Response:
+        row, version = await self._fresh_rows.row(
+            view, key, asked.columns, asked.fresh_at_least, lambda: hung_up(request)
+        )
+        ends = ",".join(f"{partition}={end - 1}" for partition, end in sorted(version.ends.items()) if end)
+        headers = {
+            "fluvial-version": str(version.version),
+            "fluvial-offsets": f"{version.topic}:{ends}",
+            "cache-control": "no-store",
+        }
+        if row is None:
+            error = no_row(view, key, f"up to {version.topic}:{ends}")
+            return Response(_error_body(error), error.status, headers, media_type=JSON)
+        return Response(self._service.shown(view, row), 200, headers, media_type=JSON)
 
     async def post(self, request: Request) -> Response:
         name, parts = _path(request)
@@ -113,7 +136,7 @@ class _Doors:
 
     async def _watch(self, request: Request, name: str, parts: list[str]) -> Response:
         asked = _asked(request)
-        if asked.version is not None or asked.at or asked.wait_version is not None:
+        if asked.version is not None or asked.at or asked.wait_version is not None or asked.fresh:
             raise BadRequestError("what is watched is the newest version")
         service = self._service
         table = service.table(name)

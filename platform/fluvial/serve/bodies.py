@@ -23,6 +23,14 @@ async def body_of(request: Request, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
+async def hung_up(request: Request) -> None:
+    """
+    Return when whoever has sent a request, which was read, is gone.
+    """
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def object_of(body: bytes) -> dict[str, Any]:
     """
     The JSON object that a body is. Raises :class:`BadRequestError`.

@@ -123,6 +123,15 @@ class SeveralRowsError(ServeError):
     code = 40902
 
 
+class StaleTableError(ServeError):
+    """
+    The table is of a kind that is answered about as its last commit left it.
+    """
+
+    status = 409
+    code = 40903
+
+
 class TooLargeError(ServeError):
     """
     More is asked for than is answered at once.

@@ -118,6 +118,12 @@ class Key:
         self._demand(len(parts))
         return tuple(_typed(*each) for each in zip(self.columns, self.kinds, parts, strict=True))
 
+    def parts(self, key: Sequence[Any]) -> list[tuple[str, str, Any]]:
+        """
+        Each column of a key with its type and value.
+        """
+        return list(zip(self.columns, self.kinds, key, strict=True))
+
     def text(self, key: Sequence[Any]) -> str:
         """
         The text by which a key is known.

@@ -46,6 +46,9 @@ class Limits:
 class Asked:
     """
     Which version is meant, and which columns: None for all. `wait_version` is waited for, `wait` seconds at most.
+
+    With `fresh` the row is that of the newest version and of what the log holds behind it, once that has the offsets
+    `fresh_at_least`.
     """
 
     columns: tuple[str, ...] | None = None
@@ -53,6 +56,8 @@ class Asked:
     at: tuple[str, ...] = ()
     wait_version: int | None = None
     wait: float | None = None
+    fresh: bool = False
+    fresh_at_least: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, Sequence[str]]) -> "Asked":
@@ -72,6 +77,8 @@ class Asked:
             at=tuple(given.get("at", ())),
             wait_version=_number("wait_version", given),
             wait=_number("wait", given),
+            fresh=is_set(given.get("fresh", ())) or "fresh_at_least" in given,
+            fresh_at_least=tuple(given.get("fresh_at_least", ())),
         )
         return asked.checked()
 
@@ -80,9 +87,9 @@ class Asked:
         """
         Read the fields of a body. Raises :class:`BadRequestError`.
         """
-        unknown = next((name for name in body if name not in (*_PARAMETERS, "keys")), None)
+        unknown = next((name for name in body if name not in (*_OF_BATCHES, "keys")), None)
         if unknown is not None:
-            raise BadRequestError(f"{unknown[:100]!r} is not known: there are keys, {', '.join(_PARAMETERS)}")
+            raise BadRequestError(f"{unknown[:100]!r} is not known: there are keys, {', '.join(_OF_BATCHES)}")
         columns, at = body.get("columns"), body.get("at", [])
         if columns is not None and not _is_texts(columns):
             raise BadRequestError("columns is a list of names")
@@ -105,14 +112,24 @@ class Asked:
         """
         This, if its parts go together. Raises :class:`BadRequestError`.
         """
-        if (self.version is not None) + bool(self.at) + (self.wait_version is not None) > 1:
-            raise BadRequestError("version, at and wait_version each say which version is meant: give one of them")
+        if (self.version is not None) + bool(self.at) + (self.wait_version is not None) + self.fresh > 1:
+            raise BadRequestError("version, at, wait_version and fresh each say which version is meant: give one")
         if self.wait is not None and self.wait_version is None:
             raise BadRequestError("wait says how long wait_version is waited for: give both")
         return self
 
 
-_PARAMETERS = ("columns", "version", "at", "wait_version", "wait")
+_OF_BATCHES = ("columns", "version", "at", "wait_version", "wait")
+_PARAMETERS = (*_OF_BATCHES, "fresh", "fresh_at_least")
+
+
+def is_set(values: Sequence[str]) -> bool:
+    """
+    Whether a switch among the parameters of a URL is on. Raises :class:`BadRequestError`.
+    """
+    if len(values) > 1 or not set(values) <= {"0", "1", "true", "false"}:
+        raise BadRequestError("?fresh= is 1 or 0")
+    return bool({"1", "true"}.intersection(values))
 
 
 class Service:
@@ -167,8 +184,13 @@ class Service:
         """
         row = _read(lambda: view.get(key, columns))
         if row is None:
-            shown = ", ".join(f"{name} = {part}" for name, part in zip(view.key.columns, key, strict=True))
-            raise NoRowError(f"no row of {view.name} has {shown[:300]} at version {view.version}")
+            raise no_row(view, key, f"at version {view.version}")
+        return self.shown(view, row)
+
+    def shown(self, view: View, row: Row) -> bytes:
+        """
+        A row of a table as a JSON object. Raises :class:`TooLargeError`.
+        """
         return self._bounded(_json(row, view.types))
 
     async def rows(self, view: View, keys: Sequence[Any], columns: Sequence[str] | None) -> bytes:
@@ -216,6 +238,14 @@ class Service:
                 f"the answer has more than {self.limits.answer_bytes} bytes: ask for fewer keys or name columns"
             )
         return body
+
+
+def no_row(view: View, key: Sequence[Any], when: str) -> NoRowError:
+    """
+    What is said where no row has a key.
+    """
+    shown = ", ".join(f"{name} = {part}" for name, part in zip(view.key.columns, key, strict=True))
+    return NoRowError(f"no row of {view.name} has {shown[:300]} {when}")
 
 
 def _read(read: Any) -> Row | None:

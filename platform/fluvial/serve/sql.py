@@ -6,15 +6,16 @@ Rows by key are not kept waiting: Sail runs in processes of its own, which have 
 
 import asyncio
 import io
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.query.answers import Format, write
-from fluvial.query.engine import Answer, Door, Engine, RoutingError, Told
+from fluvial.query.engine import Answer, Door, Engine, Fresh, RoutingError, Told
 from fluvial.query.rendering import AnswerError
 from fluvial.query.versions import At
 from fluvial.query.words import StatementError
@@ -32,10 +33,22 @@ from fluvial.serve.statements import judged
 WIDTH = 160
 
 
+class OpensFresh(Protocol):
+    """
+    Opens what gives tables with the records behind them, :class:`fluvial.fresh.freshness.Freshness`.
+    """
+
+    def __call__(
+        self, settings: Settings, at_least: Sequence[At], *, patience_s: float, records_max: int
+    ) -> AbstractContextManager[Fresh]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlLimits:
     """
     What statements may take: how many run at once and wait, and each one's seconds, bytes of answer and of memory.
+
+    Of a topic no more than `fresh_records` are read behind a table, and offsets are waited for `fresh_seconds`.
     """
 
     running: int = 2
@@ -43,29 +56,44 @@ class SqlLimits:
     seconds: float = 30.0
     answer_bytes: int = 16 << 20
     memory_bytes: int = 2 << 30
+    fresh_records: int = 100_000
+    fresh_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """
     A statement, how its answer is written, and the offsets as of which tables are read; a table is `width` wide.
+
+    With `fresh` they are read with what the log holds behind them, once that has the offsets `at_least`.
     """
 
     statement: str
     format: Format = Format.JSON
     width: int = WIDTH
     places: Sequence[At] = ()
+    fresh: bool = False
+    at_least: Sequence[At] = ()
 
 
 class Statements:
     """
     Answers statements about the tables of one warehouse; close it after use.
 
-    With `needs_walls` none is asked where the kernel does not keep the engine from other files and the network.
+    With `needs_walls` none is asked where the kernel does not keep the engine from other files and the network; without
+    `fresh` none is answered with what the log holds behind tables.
     """
 
-    def __init__(self, settings: Settings, *, limits: SqlLimits | None = None, needs_walls: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        limits: SqlLimits | None = None,
+        needs_walls: bool = False,
+        fresh: OpensFresh | None = None,
+    ) -> None:
         self.settings = settings
+        self._fresh = fresh
         self.limits = limits or SqlLimits()
         self.needs_walls = needs_walls
         self._waiting = 0
@@ -80,6 +108,16 @@ class Statements:
 
         Raises :class:`~fluvial.serve.errors.ServeError`.
         """
+        out = _Bounded(self.limits.answer_bytes)
+        told = await self.read(asked, gone, lambda answer: write(answer, asked.format, out, asked.width))
+        return out.getvalue(), told
+
+    async def read(
+        self, asked: Asked, gone: Callable[[], Coroutine[Any, Any, None]], take: Callable[[Answer], None]
+    ) -> Told:
+        """
+        As :meth:`answer`, with the answer given to `take` in a thread.
+        """
         if self._waiting >= self.limits.waiting:
             raise BusyError(f"{self._waiting} statements wait already; try again")
         self._waiting += 1
@@ -90,7 +128,7 @@ class Statements:
         try:
             door = self._idle.pop() if self._idle else self._new()
             try:
-                return await self._within_limits(door, asked, gone)
+                return await self._within_limits(door, asked, gone, take)
             finally:
                 self._idle.append(door)
         finally:
@@ -121,10 +159,14 @@ class Statements:
         return door
 
     async def _within_limits(
-        self, door: Door, asked: Asked, gone: Callable[[], Coroutine[Any, Any, None]]
-    ) -> tuple[bytes, Told]:
+        self,
+        door: Door,
+        asked: Asked,
+        gone: Callable[[], Coroutine[Any, Any, None]],
+        take: Callable[[Answer], None],
+    ) -> Told:
         loop = asyncio.get_running_loop()
-        answering = loop.run_in_executor(self._threads, self._answer, door, asked)
+        answering = loop.run_in_executor(self._threads, self._answer, door, asked, take)
         leaving = loop.create_task(gone())
         try:
             either: set[asyncio.Future[Any]] = {answering, leaving}
@@ -143,12 +185,7 @@ class Statements:
             if not answering.done():  # this task is cancelled itself
                 door.cancel()
 
-    def _answer(self, door: Door, asked: Asked) -> tuple[bytes, Told]:
-        out = _Bounded(self.limits.answer_bytes)
-
-        def hand_over(answer: Answer) -> None:
-            write(answer, asked.format, out, asked.width)
-
+    def _answer(self, door: Door, asked: Asked, take: Callable[[Answer], None]) -> Told:
         try:
             door.places = asked.places
             query = judged(asked.statement, door.tables())
@@ -156,7 +193,8 @@ class Statements:
                 raise RefusedStatementError(
                     "statements are answered on 127.0.0.1 alone: this machine has neither namespaces nor landlock"
                 )
-            told = door.answer(query, hand_over, again=lambda: None, rows_max=asked.format.rows_max)
+            with self._opened(asked) as door.fresh:
+                return door.answer(query, take, again=lambda: None, rows_max=asked.format.rows_max)
         except ServeError:
             raise
         except (StatementError, AnswerError) as error:
@@ -165,7 +203,19 @@ class Statements:
             raise _only_spark(error) from error
         except FluvialError as error:
             raise StatementFailedError(str(error)) from error
-        return out.getvalue(), told
+
+    @contextmanager
+    def _opened(self, asked: Asked) -> Iterator[Fresh | None]:
+        if not asked.fresh:
+            yield None
+            return
+        if self._fresh is None:
+            raise RefusedStatementError("this server does not read what the log holds behind its tables")
+        limits = self.limits
+        with self._fresh(
+            self.settings, asked.at_least, patience_s=limits.fresh_seconds, records_max=limits.fresh_records
+        ) as fresh:
+            yield fresh
 
 
 class _Bounded(io.BytesIO):

@@ -12,8 +12,9 @@ from fluvial.errors import FluvialError
 from fluvial.query.answers import Format
 from fluvial.query.versions import At
 from fluvial.query.words import bound, parameters_of, used_parameters
-from fluvial.serve.bodies import body_of, object_of
+from fluvial.serve.bodies import body_of, hung_up, object_of
 from fluvial.serve.errors import BadRequestError, RefusedStatementError
+from fluvial.serve.service import is_set
 from fluvial.serve.sql import WIDTH, Asked, Statements
 
 MEDIA_TYPES: Mapping[Format, str] = {
@@ -24,7 +25,7 @@ MEDIA_TYPES: Mapping[Format, str] = {
     Format.MARKDOWN: "text/markdown; charset=utf-8",
     Format.TABLE: "text/plain; charset=utf-8",
 }
-_FIELDS = ("sql", "params", "at", "format", "width")
+_FIELDS = ("sql", "params", "at", "fresh", "fresh_at_least", "format", "width")
 _WIDTHS = range(20, 100_001)
 
 
@@ -47,11 +48,7 @@ class SqlDoor:
             )
         asked = asked_of(request, await body_of(request, self._request_bytes_max))
 
-        async def gone() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-
-        body, told = await self._statements.answer(asked, gone)
+        body, told = await self._statements.answer(asked, lambda: hung_up(request))
         headers = {
             "fluvial-engine": str(told.engine),
             "fluvial-versions": ", ".join(f"{each.table}={each.version}" for each in told.versions),
@@ -75,8 +72,17 @@ def asked_of(request: Request, body: bytes) -> Asked:
         raise BadRequestError("the statement is missing: send it as text, or as JSON in the field sql")
     if not isinstance(params, dict) or not all(isinstance(value, str) for value in params.values()):
         raise BadRequestError('params is an object of texts such as {"city": "Bern", "n:int": "7"}')
-    if not isinstance(at, list) or not all(isinstance(each, str) for each in at):
-        raise BadRequestError('at is a list such as ["orders:0=1234"]')
+    fresh, at_least = given.get("fresh", False), given.get("fresh_at_least", [])
+    for name, places in (("at", at), ("fresh_at_least", at_least)):
+        if not isinstance(places, list) or not all(isinstance(each, str) for each in places):
+            raise BadRequestError(f'{name} is a list such as ["orders:0=1234"]')
+    if not isinstance(fresh, bool):
+        raise BadRequestError("fresh is true or false")
+    query = request.query_params
+    at, at_least = [*at, *query.getlist("at")], [*at_least, *query.getlist("fresh_at_least")]
+    is_fresh = fresh or is_set(query.getlist("fresh")) or bool(at_least)
+    if at and is_fresh:
+        raise BadRequestError("at and fresh: tables are read as of an offset or up to the newest, not both")
     width = given.get("width", WIDTH)
     if not isinstance(width, int) or width not in _WIDTHS:
         raise BadRequestError(f"width is a number of characters, {_WIDTHS[0]} to {_WIDTHS[-1]}")
@@ -89,7 +95,9 @@ def asked_of(request: Request, body: bytes) -> Asked:
             statement=bound(statement, parameters),
             format=_format(request, given.get("format")),
             width=width,
-            places=At.of([*at, *request.query_params.getlist("at")]),
+            places=At.of(at),
+            fresh=is_fresh,
+            at_least=At.of(at_least, "fresh_at_least"),
         )
     except FluvialError as error:
         raise BadRequestError(str(error)) from error

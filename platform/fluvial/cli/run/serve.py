@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import signal
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +18,8 @@ from fluvial.extras import needed
 from fluvial.local.state import HOST, is_loopback
 
 if TYPE_CHECKING:
+    from fluvial.query.engine import Fresh
+    from fluvial.query.versions import At
     from fluvial.serve.server import Listening
     from fluvial.serve.warehouse import ServedWarehouse
 
@@ -113,6 +116,13 @@ def serve(
         warehouse.close()
 
 
+def _fresh(settings: Settings, at_least: "Sequence[At]", **limits: Any) -> "AbstractContextManager[Fresh]":
+    with needed():
+        from fluvial.fresh.freshness import opened
+
+    return opened(settings, at_least, **limits)
+
+
 async def _serve(warehouse: "ServedWarehouse", tables: list[str], listening: "Listening", settings: Settings) -> None:
     from fluvial.query.served import noted
     from fluvial.serve.server import first_of, serve_rows
@@ -142,7 +152,7 @@ async def _serve(warehouse: "ServedWarehouse", tables: list[str], listening: "Li
             warehouse,
             listening,
             preload=tables,
-            statements=lambda: Statements(settings, needs_walls=not is_local),
+            statements=lambda: Statements(settings, needs_walls=not is_local, fresh=_fresh),
             started=started,
             ready=ready,
         )

@@ -1,0 +1,54 @@
+"""The row of a key as a statement, answered by Sail: each type of key finds its row, and text cannot end its string."""
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from keyed_history import KeyedHistory
+
+import fluvial
+from fluvial.database import Database
+from fluvial.query.lookup import lookup
+
+pytest.importorskip("pysail", reason="Sail is an extra: fluvial[sql]")
+
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "text": (pa.string(), ["ada", "o'hara", 'a"b', "back\\slash", "' OR '1'='1", "", "zeile\n", "ß"]),
+    "long": (pa.int64(), [0, -1, 2**63 - 1, -(2**63)]),
+    "whole": (pa.int32(), [0, -(2**31), 2**31 - 1]),
+    "day": (pa.date32(), [dt.date(1582, 10, 15), dt.date(2026, 3, 1)]),
+    "flag": (pa.bool_(), [True, False]),
+    "raw": (pa.binary(), [b"", b"\x00\xff", b"ada"]),
+    "at": (
+        pa.timestamp("us", "UTC"),
+        [dt.datetime(2026, 1, 6, 10, 59, 41, 7, dt.UTC), dt.datetime(1969, 1, 1, tzinfo=dt.UTC)],
+    ),
+    "spent": (pa.decimal128(10, 2), [Decimal("0.00"), Decimal("-12345678.90")]),
+}
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    folder = tmp_path_factory.mktemp("warehouse")
+    for name, (kind, values) in KEYS.items():
+        table = KeyedHistory(folder / "state" / name, {"key": kind, "note": pa.string()}, ["key"])
+        table.put([{"key": value, "note": repr(value)} for value in values])
+    with fluvial.connect(folder) as db:
+        yield db
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, (_, values) in KEYS.items() for value in values])
+def test_each_type_of_key_finds_its_row(db: Database, name: str, value: Any) -> None:
+    view = db._warehouse().table(f"state.{name}").newest()
+    statement = lookup(view.name, ["note"], view.key.parts(view.key.of_value(value)))
+    answer = db.sql(statement)
+    assert answer.rows() == [{"note": repr(value)}], statement
+    assert answer.told.engine == "sail"
+
+
+def test_columns_are_quoted(tmp_path: Path) -> None:
+    assert lookup("state.t", ["a`b"], [("k", "integer", 7)]) == "SELECT `a``b` FROM `state`.`t` WHERE `k` = 7"
