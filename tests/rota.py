@@ -87,6 +87,7 @@ TURNS = (
     Turn("mutations of the cluster", 18, ("tests/sim/cluster_mutations.py",)),
     Turn("mutations of rules", 20, ("tests/mutations/rules_mutations.py",)),
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
+    Turn("Delta sink certified", 6, _pytest("tests/spark/test_spark_certified_sink.py"), ROTA),
     Turn("erasure stopped at every step", 5, _pytest("-m", "rota", "tests/spark/test_spark_erasure.py"), ROTA),
     Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
     Turn("random windows", 8, _pytest("tests/spark/test_spark_random_windows.py"), ROTA),
