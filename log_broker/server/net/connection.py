@@ -367,7 +367,8 @@ def _write(transport: asyncio.Transport, chunks: list[Buffer]) -> int:
         transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
     else:
         # Up to Python 3.12.8 and 3.13.1 `writelines` never pauses its protocol (CVE-2024-12254), and `write` does.
-        transport.writelines(chunks[:-1])
+        if len(chunks) > 1:
+            transport.writelines(chunks[:-1])
         transport.write(chunks[-1])
     return size
 
