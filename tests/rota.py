@@ -48,7 +48,17 @@ def _pytest(*words: str) -> tuple[str, ...]:
 
 ROTA = {"FLUVIAL_ROTA": "1"}
 SECURED = ROTA | {"FLUVIAL_TEST_SECURED": "1"}
-EVERY_WAY = ("broken_tables", "exactly_once", "partition_growth", "publishing", "reducers", "row_swap", "tables")
+EVERY_WAY = (
+    "broken_tables",
+    "exactly_once",
+    "partition_growth",
+    "publishing",
+    "quarantine_replay",
+    "reducers",
+    "row_swap",
+    "serve",
+    "tables",
+)
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
@@ -88,7 +98,7 @@ TURNS = (
     Turn("mutations of rules", 20, ("tests/mutations/rules_mutations.py",)),
     Turn("kills at each step of a commit", 6, _pytest("tests/spark/test_spark_killed_commits.py"), ROTA),
     Turn("Delta sink certified", 6, _pytest("tests/spark/test_spark_certified_sink.py"), ROTA),
-    Turn("erasure stopped at every step", 5, _pytest("-m", "rota", "tests/spark/test_spark_erasure.py"), ROTA),
+    Turn("erasures", 9, _pytest("-m", "rota", "tests/spark/test_spark_erasure.py"), ROTA),
     Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
     Turn("random windows", 8, _pytest("tests/spark/test_spark_random_windows.py"), ROTA),
     Turn("random joins by time", 8, _pytest("tests/spark/test_spark_random_joins.py"), ROTA),
@@ -114,6 +124,7 @@ TURNS = (
     Turn("object store", 5, _pytest("tests/e2e/test_object_store.py"), ROTA),
     Turn("main job, all of the year", 5, _pytest("tests/e2e/test_main_job.py"), ROTA),
     Turn("tutorial", 4, _pytest("-m", "rota", "tests/e2e/test_tutorial.py"), ROTA),
+    Turn("page on windows", 2, _pytest("tests/spark/test_spark_windows_page.py"), ROTA),
     Turn("installed whole", 8, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "all"} | ROTA),
     Turn("clean machine", 12, _pytest("tests/e2e/test_tutorial.py"), {"FLUVIAL_INSTALL": "machine"} | ROTA),
     Turn("installed core", 2, _pytest("tests/package/test_core_install.py"), ROTA),

@@ -192,6 +192,7 @@ def check_exact(tables: Mapping[str, Declaration], settings: Settings, spark: An
         assert verdict.is_exact, verdict
 
 
+@pytest.mark.rota
 def test_a_key_leaves_every_table_and_with_a_vacuum_every_file(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:
@@ -324,6 +325,7 @@ def bounds_of(topic: Topic, settings: Settings) -> Mapping[int, int]:
     return topic_bounds(settings.cluster, topic.name).ends
 
 
+@pytest.mark.rota
 def test_what_the_log_still_holds_comes_into_no_table_again(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:
@@ -384,6 +386,7 @@ def bounds(topic: Topic, settings: Settings) -> TopicBounds:
     return topic_bounds(settings.cluster, topic.name)
 
 
+@pytest.mark.rota
 def test_a_batch_that_was_planned_before_the_erasure_does_not_bring_the_key_back(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:

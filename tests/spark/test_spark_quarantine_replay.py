@@ -114,6 +114,7 @@ def test_one_record_flows_through_every_table_once_however_often_it_is_replayed(
         assert verify(each, settings, spark, schemas=schemas).is_exact
 
 
+@pytest.mark.rota
 def test_a_replay_that_is_stopped_appends_nothing_twice(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:

@@ -101,7 +101,14 @@ def client(spark: Any, tmp_path: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_rows_over_http_are_those_that_spark_reads(spark: Any, tmp_path: Path, client: httpx.Client) -> None:
+STEPS = ("swap", "compact", "column", "swap", "vacuum")
+MORE_STEPS = ("swap", "swap", "compact", "swap", "checkpoint", "column", "swap", "vacuum")
+
+
+@pytest.mark.parametrize("steps", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.rota)], ids=["few", "many"])
+def test_rows_over_http_are_those_that_spark_reads(
+    spark: Any, tmp_path: Path, client: httpx.Client, steps: Sequence[str]
+) -> None:
     dice = random.Random(SEED)
     table = State(spark, tmp_path)
     seen: dict[int, dict[str, str]] = {}
@@ -113,7 +120,7 @@ def test_rows_over_http_are_those_that_spark_reads(spark: Any, tmp_path: Path, c
         rows = ", ".join(expected.get(key, "null") for key in keys)
         assert answer.text == f'{{"table": "state.customers", "version": {version}, "rows": [{rows}]}}'
 
-    for step in ("swap", "swap", "compact", "swap", "checkpoint", "column", "swap", "vacuum"):
+    for step in steps:
         match step:
             case "swap":
                 put = dice.sample(range(KEYS + 2), 12)

@@ -45,6 +45,7 @@ def topics(admin: AdminClient) -> Iterator[None]:
         deleted.result(30)
 
 
+@pytest.mark.rota
 @pytest.mark.usefixtures("topics")
 def test_the_answers_are_those_of_pandas(
     page: dict[str, Any], spark: Any, settings: Settings, schemas: Schemas, monkeypatch: pytest.MonkeyPatch
