@@ -1,16 +1,17 @@
-"""Stopping the nodes of a local platform, and nothing but its nodes."""
+"""Stopping the nodes of a local platform and its server, and nothing else."""
 
 import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fluvial.local.errors import LocalPlatformError, NodeError
 from fluvial.local.lock import NODE_LOCK, holder
+from fluvial.local.server import SERVER_LOCK
 from fluvial.local.status import platform_of
 
 TIMEOUT_SECONDS = 30.0
@@ -20,9 +21,9 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """A node that was running and is not any more; `killed` when it did not end by itself."""
+    """What was running and is not any more: a node, or the server; `killed` when it did not end by itself."""
 
-    id: int
+    id: int | None
     pid: int
     killed: bool
 
@@ -31,17 +32,28 @@ def stop(
     data_dir: Path, *, node_id: int | None = None, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> tuple[Stopped, ...]:
     """
-    Stop every node that runs in `data_dir`, or one: SIGTERM, and SIGKILL to those still there after the timeout.
+    Stop every node that runs in `data_dir` and its server, or one node: SIGTERM, and SIGKILL to those still there after
+    the timeout.
 
-    Raises LocalPlatformError where there is no such platform or node, NodeError for a node that cannot be stopped.
+    Raises LocalPlatformError where there is no such platform or node, and where one cannot be stopped.
     """
     platform = platform_of(data_dir)
     wanted = [node for node in platform.nodes if node_id in (None, node.id)]
     if not wanted:
         known = ", ".join(str(node.id) for node in platform.nodes)
         raise LocalPlatformError(f"the platform in {data_dir} has no node {node_id}; it has {known}")
-    locks = {node.id: data_dir / node.data_dir / NODE_LOCK for node in wanted}
-    asked = {node_id: pid for node_id, lock in locks.items() if (pid := _signal(node_id, lock, signal.SIGTERM))}
+    locks: dict[int | None, Path] = {} if node_id is not None else {None: data_dir / SERVER_LOCK}
+    locks |= {node.id: data_dir / node.data_dir / NODE_LOCK for node in wanted}
+    return _stop(locks, timeout_seconds)
+
+
+def stop_server(data_dir: Path, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Stopped | None:
+    """Stop the server of the platform in `data_dir` as :func:`stop` does; None where none runs."""
+    return next(iter(_stop({None: data_dir / SERVER_LOCK}, timeout_seconds)), None)
+
+
+def _stop(locks: Mapping[int | None, Path], timeout_seconds: float) -> tuple[Stopped, ...]:
+    asked = {of: pid for of, lock in locks.items() if (pid := _signal(of, lock, signal.SIGTERM))}
     deadline = time.monotonic() + timeout_seconds
     stopped = []
     for each, pid in asked.items():
@@ -50,12 +62,12 @@ def stop(
         if killed:
             _signal(each, locks[each], signal.SIGKILL)
             if not _wait_until(gone, time.monotonic() + _KILL_SECONDS):
-                raise NodeError(each, f"process {pid} does not end, even on SIGKILL; look at it with `ps -p {pid}`")
+                raise _error(each, f"process {pid} does not end, even on SIGKILL; look at it with `ps -p {pid}`")
         stopped.append(Stopped(id=each, pid=pid, killed=killed))
     return tuple(stopped)
 
 
-def _signal(node_id: int, lock: Path, number: signal.Signals) -> int | None:
+def _signal(of: int | None, lock: Path, number: signal.Signals) -> int | None:
     """Send a signal to the process that holds `lock`; return its id, None when nobody holds it."""
     pid = holder(lock)
     if pid is None:
@@ -63,10 +75,14 @@ def _signal(node_id: int, lock: Path, number: signal.Signals) -> int | None:
     try:
         _send(lock, pid, number)
     except PermissionError as error:
-        raise NodeError(node_id, f"process {pid} belongs to another user; stop it as that user") from error
+        raise _error(of, f"process {pid} belongs to another user; stop it as that user") from error
     except ProcessLookupError:
         return None
     return pid
+
+
+def _error(of: int | None, message: str) -> LocalPlatformError:
+    return LocalPlatformError(f"the server: {message}") if of is None else NodeError(of, message)
 
 
 def _send(lock: Path, pid: int, number: signal.Signals) -> None:

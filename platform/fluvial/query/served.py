@@ -30,6 +30,13 @@ class Server:
     host: str
     port: int
 
+    @property
+    def url(self) -> str:
+        """
+        Its address for a browser.
+        """
+        return f"http://{self.host}:{self.port}"
+
     def ask(self, statement: str, *, at: Sequence[str], fmt: str, width: int) -> tuple[bytes, str] | None:
         """
         The answer in a format, and what is said below it; None where the server gives none.
@@ -63,6 +70,16 @@ def found(settings: Settings) -> Server | None:
         if noted["warehouse"] != _warehouse(settings):
             return None
         return Server(host=noted["host"], port=noted["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def process_of(settings: Settings) -> int | None:
+    """
+    The process that left the note, whether it runs or not.
+    """
+    try:
+        return int(json.loads(_note(settings).read_text(encoding="utf-8"))["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

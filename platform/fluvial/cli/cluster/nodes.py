@@ -14,6 +14,7 @@ from fluvial.cli.signals import StopAsked, stop_signals_raise, stop_signals_wait
 from fluvial.config import data_dir_words
 from fluvial.errors import FluvialError
 from fluvial.local.errors import LocalPlatformError
+from fluvial.local.server import SERVER_PORT_DEFAULT
 from fluvial.local.state import OPEN_TO_THE_NETWORK, client_properties, is_loopback
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ Secure = Annotated[
         "--secure", help="Make a new platform with certificates and a first user; all commands here reach it by these."
     ),
 ]
+Serve = Annotated[
+    bool,
+    typer.Option("--serve", help="Also start `fluvial serve` for the warehouse: rows by key and queries over HTTP."),
+]
+ServePort = Annotated[int, typer.Option("--serve-port", min=1, max=65535, help="With --serve: its port.")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when every node answers; the nodes go on.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait for a node.")]
 
@@ -86,6 +92,8 @@ def up(
     metrics_port: MetricsPort = None,
     data_dir: DataDir = None,
     secure: Secure = False,
+    serve: Serve = False,
+    serve_port: ServePort = SERVER_PORT_DEFAULT,
     detach: Detach = False,
     timeout: Timeout = 120.0,
 ) -> None:
@@ -96,7 +104,9 @@ def up(
     partitions at once and existing ones with `fluvial cluster reassign`. Without --detach it runs until Ctrl-C and then
     stops the nodes that it started. If a node hangs, its name is printed and the status is 1; the others are started.
     """
+    from fluvial.local.server import server_of
     from fluvial.local.start import Layout, start, terminate, wait_for_end
+    from fluvial.local.stop import stop_server
     from fluvial.local.voters import complete_voters
 
     settings = settings_of(data_dir, metrics_port=metrics_port)
@@ -119,6 +129,8 @@ def up(
                 for voter in complete_voters(folder, running.platform):
                     terminal.say(f"node {voter} votes for the controller from now on")
             _show_running(running, folder)
+            if serve and (detach or not started):
+                _serve(settings, serve_port, timeout)
             if silent is not None and detach:
                 raise silent
             if silent is not None:
@@ -126,11 +138,16 @@ def up(
             if detach or not started:
                 return
             terminal.say("Ctrl-C stops it.")
+            is_ours = serve and server_of(folder) is None
             try:
+                if serve:
+                    _serve(settings, serve_port, timeout)
                 for child in wait_for_end(running.started):
                     terminal.say(f"node {child.node.id} has ended ({child.process.returncode}); its log is {child.log}")
             finally:
                 with stop_signals_wait():
+                    if is_ours:
+                        stop_server(folder, timeout_seconds=timeout)
                     terminate(running.started)
             raise typer.Exit(1)
     except StopAsked:
@@ -139,7 +156,7 @@ def up(
 
 def down(node: Node = None, data_dir: DataDir = None, timeout: Timeout = 30.0) -> None:
     """
-    Stop every node of the local platform, or one; its data stays.
+    Stop every node of the local platform and its server, or one node; its data stays.
 
     A single stopped node remains a member: `fluvial up` starts it again, `fluvial cluster remove` removes it.
     """
@@ -151,7 +168,8 @@ def down(node: Node = None, data_dir: DataDir = None, timeout: Timeout = 30.0) -
         terminal.say(f"nothing was running in {folder}" if node is None else f"node {node} was not running")
     for each in stopped:
         how = "killed, since it did not end by itself" if each.killed else "stopped"
-        terminal.say(f"node {each.id} (process {each.pid}): {how}")
+        what = "server" if each.id is None else f"node {each.id}"
+        terminal.say(f"{what} (process {each.pid}): {how}")
 
 
 @with_json
@@ -161,13 +179,18 @@ def status(data_dir: DataDir = None, answer_format: AnswerFormat = Form.TABLE) -
 
     Where the working directory has contracts in schemas/, also those that differ from the registry's latest versions.
     """
+    from fluvial.local.server import server_of
     from fluvial.local.status import status_of
+    from fluvial.query.served import found as found_server
 
     settings = settings_of(data_dir)
     found = status_of(settings.data_dir)
+    pid, address = server_of(settings.data_dir), found_server(settings)
+    url = None if pid is None or address is None else f"{address.url}/tables"
     contracts = _contracts(settings) if any(each.pid is not None for each in found.nodes) else {}
     if answer_format is Form.JSON:
         shown = {"profile": settings.profile, **found.as_json(), "contracts": contracts}
+        shown["server"] = None if pid is None else {"pid": pid, "url": url}
         terminal.answer(json.dumps(shown, indent=2))
         return
     if settings.profile is not None:
@@ -180,9 +203,23 @@ def status(data_dir: DataDir = None, answer_format: AnswerFormat = Form.TABLE) -
         )
         for line in _details(each):
             terminal.answer(f"          {line}")
+    if pid is not None:
+        terminal.answer(f"server    up, process {pid}  {url or 'of another warehouse'}")
     differing = [f"{subject} ({state})" for subject, state in contracts.items() if state != "unchanged"]
     if differing:
         terminal.answer(f"contracts {', '.join(differing)}; `fluvial schema check` says more")
+
+
+def _serve(settings: "Settings", port: int, timeout_seconds: float) -> None:
+    from fluvial.local.server import start_server
+    from fluvial.query.served import found, process_of
+
+    server = start_server(
+        settings.data_dir, port, is_ready=lambda pid: process_of(settings) == pid, timeout_seconds=timeout_seconds
+    )
+    address = found(settings)
+    where = f"of another warehouse than {settings.warehouse}" if address is None else f"{address.url}/tables"
+    terminal.say(f"server {'started' if server.is_new else 'was up'}: {where}")
 
 
 def _contracts(settings: "Settings") -> dict[str, str]:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,8 @@ from fluvial.cli.options import AllowedHosts, Certificate, pairs, with_cluster_a
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
+from fluvial.local.lock import FolderLock
+from fluvial.local.server import SERVER_LOCK, SERVER_PORT_DEFAULT
 from fluvial.local.state import HOST, is_loopback
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from fluvial.serve.server import Listening
     from fluvial.serve.warehouse import ServedWarehouse
 
-PORT_DEFAULT = 8086
 _GIB = 1 << 30
 
 
@@ -56,7 +57,7 @@ def serve(
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to serve on; 0 for a free one.")] = (
-        PORT_DEFAULT
+        SERVER_PORT_DEFAULT
     ),
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = HOST,
     certificate: Certificate = None,
@@ -77,6 +78,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    of_platform: Annotated[bool, typer.Option("--of-platform", hidden=True)] = False,
     copies_max: Annotated[
         int, typer.Option("--copies-max", metavar="GIB", min=0, help="Keep rows of so many GiB a table at most.")
     ] = 20,
@@ -102,6 +104,7 @@ def serve(
     for name in (*(tables or ()), *keys):
         warehouse.table(name)
     try:
+        belongs = _belonging(settings) if of_platform else nullcontext()
         listening = Listening(
             port=port, exposure=exposure, cluster=settings.cluster, hosts=frozenset(allowed_hosts or ())
         )
@@ -111,9 +114,20 @@ def serve(
             listening,
             settings,
         )
-        asyncio.run(serving)
+        with belongs:
+            asyncio.run(serving)
     finally:
         warehouse.close()
+
+
+@contextmanager
+def _belonging(settings: Settings) -> Iterator[None]:
+    """Hold the lock by which `fluvial up` and `fluvial down` know the server of their platform."""
+    lock = FolderLock(settings.data_dir / SERVER_LOCK)
+    if not lock.acquire():
+        raise ServingError(f"another server of the platform in {settings.data_dir} runs already")
+    with lock:
+        yield
 
 
 def _fresh(settings: Settings, at_least: "Sequence[At]", **limits: Any) -> "AbstractContextManager[Fresh]":

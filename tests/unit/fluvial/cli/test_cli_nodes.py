@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -362,3 +363,54 @@ def test_an_impatient_up_stops_what_it_started(cli: Cli) -> None:
     assert "node 0: is not ready yet and was stopped" in line
     assert cli.pids() == [None]
     assert ask("127.0.0.1", cli.port) == Nobody()
+
+
+def served(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/tables", timeout=5) as answer:
+            return bool(json.load(answer) == {"tables": []})
+    except OSError:
+        return False
+
+
+def test_a_server_comes_and_goes_with_the_nodes(cli: Cli) -> None:
+    port = free_ports(1)
+    cli.up("--serve", "--serve-port", str(port))
+    assert served(port)
+    server = cli.status()["server"]
+    assert server["url"] == f"http://127.0.0.1:{port}/tables"
+    assert f"process {server['pid']}  {server['url']}" in cli.ok("status")
+    # Started once, and again when it has died.
+    cli.ok("up", "--detach", "--serve", "--serve-port", str(port))
+    assert cli.status()["server"] == server
+    kill(server["pid"])
+    assert cli.status()["server"] is None
+    cli.ok("up", "--detach", "--serve", "--serve-port", str(port))
+    assert cli.status()["server"]["pid"] != server["pid"]
+    assert re.search(r"^server \(process \d+\): stopped$", cli.run("down").stderr, re.MULTILINE)
+    assert cli.status()["server"] is None
+    assert not served(port)
+
+
+def test_a_server_that_cannot_start_says_why_and_the_nodes_go_on(cli: Cli) -> None:
+    port = free_ports(1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        done = cli.run(*cli.up_words(), "--serve", "--serve-port", str(port))
+    assert done.returncode == 1
+    assert "error: the server ended at once: error: 127.0.0.1" in done.stderr
+    assert "choose another --port" in done.stderr
+    assert None not in cli.pids()
+
+
+def test_up_in_the_foreground_stops_its_server_too(cli: Cli) -> None:
+    port = free_ports(1)
+    words = ("--port", str(cli.port), "--registry-port", str(cli.registry_port), "--serve", "--serve-port", str(port))
+    with cli.start("up", *words) as process:
+        wait_until(lambda: served(port))
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert not served(port)
+    assert (cli.pids(), cli.status()["server"]) == ([None], None)
