@@ -279,22 +279,23 @@ def test_the_command_reads_the_log_behind_the_tables(
     )
     topic.send([one])
 
+    how: dict[str, Any] = {
+        "cwd": tmp_path,
+        "env": {
+            **os.environ,
+            "FLUVIAL_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
+            "FLUVIAL_DATA_DIR": str(tmp_path),
+            "FLUVIAL_REGISTRY_URL": settings.registry_url,
+            "FLUVIAL_WAREHOUSE": settings.warehouse,
+            "FLUVIAL_PROJECT": "shop",
+        },
+        "text": True,
+    }
+    fluvial = [sys.executable, "-m", "fluvial"]
+
     def sql(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "fluvial", "sql", "--format", "csv", "select * from state.readings", *words],
-            check=False,
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "FLUVIAL_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
-                "FLUVIAL_REGISTRY_URL": settings.registry_url,
-                "FLUVIAL_WAREHOUSE": settings.warehouse,
-                "FLUVIAL_PROJECT": "shop",
-            },
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        statement = ["sql", "--format", "csv", "select * from state.readings", *words]
+        return subprocess.run([*fluvial, *statement], check=False, capture_output=True, timeout=120, **how)
 
     assert sql().stdout.splitlines() == ["id,events", "ada,1"]
     for words in (["--fresh"], ["--fresh-at-least", f"{topic.name}:0=1"]):
@@ -304,6 +305,20 @@ def test_the_command_reads_the_log_behind_the_tables(
     both = sql("--fresh", "--at", f"{topic.name}:0=0")
     assert (both.returncode, both.stdout) == (2, "")
     assert "--at and --fresh" in both.stderr
+    # A server that runs is asked, and gives the same.
+    with subprocess.Popen([*fluvial, "serve", "--port", "0"], stderr=subprocess.PIPE, **how) as server:
+        try:
+            assert server.stderr is not None
+            assert "are served at" in server.stderr.readline()
+            asked = sql("--fresh")
+            assert (asked.stdout, "by the server at" in asked.stderr) == (fresh.stdout, True), asked.stderr
+            assert f"and 1 newer offsets at {topic.name}:0=1" in asked.stderr
+            elsewhere = {"FLUVIAL_BOOTSTRAP_SERVERS": f"{settings.bootstrap_servers},127.0.0.1:1"}
+            how["env"] = how["env"] | elsewhere
+            assert "by the server at" not in sql("--fresh").stderr
+            assert "by the server at" in sql().stderr
+        finally:
+            server.kill()
 
 
 def test_rows_and_statements_are_fresh_over_http_and_in_python(

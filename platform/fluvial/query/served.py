@@ -24,11 +24,12 @@ _ENGINE = "fluvial-engine"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """
-    Where a server listens on this machine.
+    Where a server listens on this machine, and the cluster whose topics it reads.
     """
 
     host: str
     port: int
+    bootstrap_servers: str
 
     @property
     def url(self) -> str:
@@ -37,17 +38,27 @@ class Server:
         """
         return f"http://{self.host}:{self.port}"
 
-    def ask(self, statement: str, *, at: Sequence[str], fmt: str, width: int) -> tuple[bytes, str] | None:
+    def ask(
+        self,
+        statement: str,
+        *,
+        at: Sequence[str] = (),
+        fresh: bool = False,
+        at_least: Sequence[str] = (),
+        fmt: str,
+        width: int,
+    ) -> tuple[bytes, str] | None:
         """
         The answer in a format, and what is said below it; None where the server gives none.
 
-        A table is drawn `width` characters wide.
+        `at`, `fresh` and `at_least` are as the options of `fluvial sql`; a table is drawn `width` characters wide.
         """
         connection = HTTPConnection(self.host, self.port, timeout=_CONNECT_S)
         try:
             connection.connect()
             connection.sock.settimeout(None)
-            body = json.dumps({"sql": statement, "at": [*at], "format": fmt, "width": width})
+            asked = {"sql": statement, "at": [*at], "fresh": fresh, "fresh_at_least": [*at_least]}
+            body = json.dumps({**asked, "format": fmt, "width": width})
             connection.request("POST", "/sql", body.encode(), {"content-type": "application/json"})
             answer = connection.getresponse()
             content = answer.read()
@@ -69,7 +80,7 @@ def found(settings: Settings) -> Server | None:
         os.kill(noted["pid"], 0)
         if noted["warehouse"] != _warehouse(settings):
             return None
-        return Server(host=noted["host"], port=noted["port"])
+        return Server(host=noted["host"], port=noted["port"], bootstrap_servers=noted["cluster"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -92,7 +103,8 @@ def noted(settings: Settings, host: str, port: int) -> Iterator[None]:
     path = _note(settings)
     written = path.with_name(f"{_NOTE}.{os.getpid()}")
     with suppress(OSError):
-        note = {"pid": os.getpid(), "host": host, "port": port, "warehouse": _warehouse(settings)}
+        note = {"pid": os.getpid(), "host": host, "port": port}
+        note |= {"warehouse": _warehouse(settings), "cluster": settings.cluster.bootstrap_servers}
         written.write_text(json.dumps(note), encoding="utf-8")
         written.replace(path)
     try:

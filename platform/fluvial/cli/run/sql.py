@@ -124,9 +124,9 @@ def sql(
         return
     with terminal.keep_stdout_for_the_answer() as stdout, ExitStack() as stack:
         answers = _Answers(
-            server=None if conf or is_fresh or engine is not EngineName.AUTO else found(settings),
+            server=None if conf or engine is not EngineName.AUTO else _server(settings, is_fresh=is_fresh),
             door=lambda: stack.enter_context(opened()),
-            at=at or (),
+            how={"at": at or (), "fresh": is_fresh, "at_least": fresh_at_least or ()},
         )
         _answer_all(answers, _bound(statements, parameters), fmt, stdout)
 
@@ -165,20 +165,28 @@ def _bound(statements: Sequence[str], parameters: dict[str, str]) -> list[str]:
     return [bound(statement, parameters) for statement in statements]
 
 
+def _server(settings: Settings, *, is_fresh: bool) -> Server | None:
+    """The server that is asked; for what the log holds one that reads the log of the same cluster."""
+    server = found(settings)
+    if server is None or (is_fresh and server.bootstrap_servers != settings.cluster.bootstrap_servers):
+        return None
+    return server
+
+
 class _Answers:
     """Answers by a server that runs, and by engines of this process for what it does not answer."""
 
-    def __init__(self, *, server: Server | None, door: "Callable[[], Door]", at: Sequence[str]) -> None:
+    def __init__(self, *, server: Server | None, door: "Callable[[], Door]", how: dict[str, Any]) -> None:
         self._server = server
         self._make = door
         self._door: Door | None = None
-        self._at = at
+        self._how = how
 
     def into(self, spool: Any, statement: str, fmt: Format, width: int) -> str:
         """Write the answer to one statement behind what the spool holds; return what is said below it."""
         # What changes a session of Spark's is followed by what depends on it.
         if self._server is not None and self._door is None:
-            answer = self._server.ask(statement, at=self._at, fmt=fmt, width=width)
+            answer = self._server.ask(statement, **self._how, fmt=fmt, width=width)
             if answer is not None:
                 spool.write(answer[0])
                 return answer[1]
