@@ -324,7 +324,10 @@ class Door:
         return f"delta.{quoted(str(folder))} VERSION AS OF {version}"
 
     def _engine(self) -> Sail:
-        if self._sail is None or not self._sail.is_running:
+        if self._sail is not None and not self._sail.is_running:
+            self._sail.close()
+            self._sail = None
+        if self._sail is None:
             self._sail = Sail(self._folders(), memory_bytes=self.memory_bytes)
         return self._sail
 

@@ -222,7 +222,7 @@ def test_tables_are_listed_and_described(served: Served) -> None:
         (f"{URL}/ada?colums=orders", 400, 40003, "?colums= is not known"),
         (f"{URL}/ada?version=-1", 400, 40003, "whole number"),
         (f"{URL}/ada?version=1&version=2", 400, 40003, "given twice"),
-        (f"{URL}/ada?version=1&at=orders:0=1", 400, 40003, "give one of them"),
+        (f"{URL}/ada?version=1&at=orders:0=1", 400, 40003, "give one"),
         (f"{URL}/ada?wait=1", 400, 40003, "give both"),
         (f"{URL}/ada?at=orders", 400, 40003, "TOPIC:PARTITION=OFFSET"),
         (f"{URL}/ada?at=flights:0=1", 404, 40402, "is made from orders"),
