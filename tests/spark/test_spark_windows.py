@@ -29,6 +29,7 @@ from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.drive.verify import verify
+from fluvial.tables.plan.result import RunResult
 
 pytestmark = pytest.mark.spark
 
@@ -55,6 +56,7 @@ class Views:
     def __init__(self, spark: Any, settings: Settings) -> None:
         self.spark, self.settings = spark, settings
         self.said: list[str] = []
+        self.result: RunResult | None = None
         self._next: dict[int, int] = {}
 
     def path(self, table: str) -> str:
@@ -78,7 +80,7 @@ class Views:
         self.spark.sql(statement.format(views=f"delta.`{self.path(VIEWS)}`"))
 
     def refresh(self, mart: Pipeline) -> MartStamp:
-        materialize(mart, self.settings, self.spark, progress=self.said.append)
+        self.result = materialize(mart, self.settings, self.spark, progress=self.said.append)
         made = newest_made(TableLog(self.spark, self.path(mart.table)))
         assert made is not None
         return made.stamp
@@ -147,6 +149,8 @@ def test_a_late_row_opens_its_window_again_until_its_lateness_is_over(views: Vie
     assert views.late() == [("10:08", "10:00", "12:00")]
     assert stamp.watermarks is not None
     assert stamp.watermarks.rows == 1
+    assert views.result is not None
+    assert views.result.late_rows == 1
     assert '"seconds":1' in views.frame("late.views_by_hour").collect()[0]["row"]
     assert any("1 more rows came too late" in line and "late.views_by_hour" in line for line in views.said)
 

@@ -416,6 +416,8 @@ def _batch_line(result: "RunResult") -> str:
         words.insert(1, f"{result.records_max:,} records")
     if result.quarantined:
         words.append(f"{result.quarantined} quarantined")
+    if result.late_rows:
+        words.append(f"{result.late_rows:,} late in all")
     return ", ".join(words)
 
 
@@ -450,7 +452,7 @@ class _Progress(AbstractContextManager["_Progress"]):
 
 
 def _row(event: "AssetFinished") -> dict[str, Any]:
-    numbers = {name: event.metadata.get(name) for name in ("rows", "quarantined", "seconds")}
+    numbers = {name: event.metadata.get(name) for name in ("rows", "quarantined", "late_rows", "seconds")}
     return {"table": event.table, "status": str(event.status), **numbers, "error": event.error}
 
 
@@ -461,6 +463,8 @@ def _finished(event: "AssetFinished") -> str:
         words.append(f"{numbers['rows']} rows")
     if numbers.get("quarantined"):
         words.append(f"{numbers['quarantined']} quarantined")
+    if numbers.get("late_rows"):
+        words.append(f"{numbers['late_rows']} late in all")
     if numbers.get("seconds") is not None:
         words.append(f"{numbers['seconds']:.1f} s")
     return ", ".join(words)

@@ -37,6 +37,8 @@ def run_metadata(result: "RunResult", *, lag: int | None) -> dict[str, Any]:
     }
     if result.lag_before is not None:
         metadata["lag_before"] = result.lag_before
+    if result.late_rows is not None:
+        metadata["late_rows"] = result.late_rows
     if result.skipped:
         metadata["note"] = "no new records: no commit was made"
     if result.version_before is not None:

@@ -93,4 +93,5 @@ def refreshed(declaration: Pipeline, wanted: MartStamp, before: int | None, comm
         inputs={table: each.version for table, each in wanted.inputs.items()},
         rows=commit.metric("numOutputRows") + (0 if stamp is None else stamp.removed),
         bytes=commit.metric("numOutputBytes"),
+        late_rows=None if stamp is None or stamp.watermarks is None else stamp.watermarks.rows,
     )

@@ -14,7 +14,8 @@ class RunResult:
     `rows` counts the rows that the commit wrote or deleted, `quarantined` the records that were quarantined instead.
     `offsets` has the range [start, end) read of each partition, `inputs` the version of each table that a pipeline
     read. `version_before` is None for a table that the run created. `bytes` is what the commit added to the
-    table's files, `lag_before` the table's lag in offsets when the run started.
+    table's files, `lag_before` the table's lag in offsets when the run started. `late_rows` counts the rows of the
+    pipeline's table of late rows, None where no input has a watermark.
     """
 
     table: str
@@ -28,6 +29,7 @@ class RunResult:
     quarantined: int = 0
     bytes: int = 0
     lag_before: int | None = None
+    late_rows: int | None = None
     seconds: float = 0.0
 
     @property

@@ -69,11 +69,11 @@ def test_only_tables_can_be_materialised(definitions: dg.Definitions) -> None:
 
 def test_a_run_tells_its_offsets_and_numbers(runner: Runner) -> None:
     runner.outcomes["history.orders"] = result_of(
-        "history.orders", version_before=3, version_after=4, offsets={1: (5, 9), 0: (0, 3)}, quarantined=2
+        "history.orders", version_before=3, version_after=4, offsets={1: (5, 9), 0: (0, 3)}, quarantined=2, late_rows=3
     )
     metadata = metadata_of(materialize(runner, "history.orders"), "history.orders")
-    values = {name: metadata[name].value for name in ("skipped", "rows", "quarantined", "seconds")}
-    assert values == {"skipped": False, "rows": 7, "quarantined": 2, "seconds": 0.5}
+    values = {name: metadata[name].value for name in ("skipped", "rows", "quarantined", "late_rows", "seconds")}
+    assert values == {"skipped": False, "rows": 7, "quarantined": 2, "late_rows": 3, "seconds": 0.5}
     assert (metadata["delta_version_before"].value, metadata["delta_version"].value) == (3, 4)
     offsets = metadata["offsets"]
     assert isinstance(offsets, dg.TableMetadataValue)
