@@ -82,10 +82,11 @@ class Report:
 
     def __str__(self) -> str:
         shares = ", ".join(f"{victim} {count}" for victim, count in sorted(self.kills.items()))
-        roads = ", ".join(f"{road} {count}" for road, count in sorted(self.roads.items()))
+        roads = ", ".join(f"{count:,} by {road}" for road, count in sorted(self.roads.items()))
+        refreshed = f"marts refreshed {roads}; " if roads else ""
         return (
             f"{self.kills.total()} kills ({shares}), {self.midway} of them between two tables of one batch; "
-            f"{self.records:,} records sent, {self.changes:,} changes written back; marts refreshed: {roads}; "
+            f"{self.records:,} records sent, {self.changes:,} changes written back; {refreshed}"
             f"{len(self.problems)} differences"
         )
 
