@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-ask fuzz kill kill-tables chaos rota sbom site clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,10 @@ kill: $(READY) ## 50 rounds of SIGKILL under load: KILL="--rounds 10 --seed 3"
 kill-tables: java $(READY) ## 50 times SIGKILL while tables are brought up to date: KILL="--kills 3 --seed 3 --executors"
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python tests/e2e/kill_tables_run.py $(KILL)
+
+kill-marts: java $(READY) ## 50 times SIGKILL while ten marts are brought up to date: KILL="--kills 3 --seed 3 --executors"
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python tests/e2e/kill_marts_run.py $(KILL)
 
 chaos: $(READY) ## real processes under faults: CHAOS="--seconds 600 --seed 3", SCENARIOS="F-16 F-02"
 	$(BIN)/python tests/chaos/chaos_run.py $(CHAOS) $(if $(SCENARIOS),--scenarios $(SCENARIOS))

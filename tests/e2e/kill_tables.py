@@ -4,47 +4,69 @@ SIGKILL while tables are brought up to date, and the proof after each.
 A round starts a driver (`fluvial run --continuous`, or a `fluvial run` of all), waits until it has written something,
 and kills one victim after the other at random moments: the broker or an executor of a Spark cluster, after which the
 driver has to go on by itself, and in the end mostly the driver with all that it started. After each kill the tables are
-compared with the log as they stand. After a round they are brought up to date and compared again, and the topic that a
-table is written back to with the table; each change must be in it once.
+compared as they stand, with the log or with the batch query. After a round they are brought up to date and compared
+again, and the topic that a table is written back to with the table; each change must be in it once.
 """
 
-import io
 import json
 import os
 import random
 import signal
 import subprocess
-import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import fastavro
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from kill_tables_load import Load
 from kill_tables_project import PUBLISHED, SCHEMA, TOPIC
 from local_platform import LocalPlatform, kill, kill_group, wait_until
 
 from fluvial.config import Settings, load_settings
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import MartStamp, newest_made
+from fluvial.delta.stamp import read_position
+from fluvial.errors import FluvialError
+from fluvial.registry.client import RegistryClient
 from fluvial.spark.kafka import topic_bounds
 from fluvial.tables import Declaration, Pipeline
+from fluvial.tables.declare.declarations import Publication
 from fluvial.tables.declare.project import load_project
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
 from fluvial.tables.publishing.transactions import VERSION_HEADER
 from tests.standalone_spark import StandaloneSpark
 
-PROJECT = "tests.e2e.kill_tables_project"
 PARTITIONS = 3
-ACCOUNTS = 400
-RECORDS_A_SECOND = 100
 SECONDS_MAX = 240.0
 OTHERS_MAX = 4
 """How many a driver may have to do without before it is killed itself."""
+COMPARED_AT_ONCE = 3
 DRIVER, BROKER, EXECUTOR = "driver", "broker", "executor"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """
+    The declarations of a project, whose tables are killed.
+
+    Its `topics` are written to, and to `published` a table is written back. A victim is killed within `seconds` of the
+    first commit. After so many rounds, `settled_every`, all is brought up to date, and else by the next driver.
+    """
+
+    project: str
+    topics: Sequence[str]
+    published: str | None = None
+    seconds: float = 3.0
+    settled_every: int = 1
+
+
+TABLES = Graph("tests.e2e.kill_tables_project", (TOPIC,), published=PUBLISHED)
 
 
 @dataclass
@@ -55,13 +77,17 @@ class Report:
     records: int = 0
     changes: int = 0
     midway: int = 0
+    roads: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         shares = ", ".join(f"{victim} {count}" for victim, count in sorted(self.kills.items()))
+        roads = ", ".join(f"{count:,} by {road}" for road, count in sorted(self.roads.items()))
+        refreshed = f"marts refreshed {roads}; " if roads else ""
         return (
             f"{self.kills.total()} kills ({shares}), {self.midway} of them between two tables of one batch; "
-            f"{self.records:,} records sent, {self.changes:,} changes written back; {len(self.problems)} differences"
+            f"{self.records:,} records sent, {self.changes:,} changes written back; {refreshed}"
+            f"{len(self.problems)} differences"
         )
 
 
@@ -71,6 +97,7 @@ def run_kills(
     kills: int,
     seed: int,
     *,
+    graph: Graph = TABLES,
     executors: bool = False,
     others_max: int = OTHERS_MAX,
     with_commands: bool = True,
@@ -85,86 +112,24 @@ def run_kills(
     with ExitStack() as opened:
         platform.up()
         cluster = opened.enter_context(StandaloneSpark(platform.data_dir / "spark")) if executors else None
-        rig = _Rig(platform, spark, random.Random(seed), cluster, report)
+        rig = _Rig(graph, platform, spark, random.Random(seed), cluster, report)
         rig.prepare()
-        load = opened.enter_context(Load(rig.settings, seed))
-        while (left := kills - report.kills.total()) > 0:
-            problems = rig.round(rig.draw_victims(others_max)[-left:])
-            report.records = load.delivered
-            report.problems += [f"after {report.kills.total()} kills of seed {seed}: {each}" for each in problems]
+        load = opened.enter_context(Load(rig.settings, graph.topics, seed))
+
+        def tell() -> None:
+            report.records = load.delivered.total()
             at_each(report)
+
+        rounds = 0
+        while (left := kills - report.kills.total()) > 0:
+            rig.round(rig.draw_victims(others_max)[-left:], tell)
+            rounds += 1
+            if rounds % graph.settled_every == 0:
+                rig.settle()
         load.stop()
-        report.problems += [
-            f"at the end: {each}" for each in [*load.failures, *rig.end(load.delivered, with_commands=with_commands)]
-        ]
+        rig.end(load, with_commands=with_commands)
+        tell()
     return report
-
-
-class Load:
-    """Sends payments for as long as it is let; some keys are ended by tombstones."""
-
-    def __init__(self, settings: Settings, seed: int) -> None:
-        self.delivered = 0
-        self.failures: list[str] = []
-        self._dice = random.Random(seed + 1)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="payments")
-        with settings.registry.client() as registry:
-            latest = registry.latest(f"{TOPIC}-value")
-        self._header = b"\0" + latest.id.to_bytes(4, "big")
-        self._schema = fastavro.parse_schema(json.loads(latest.schema))
-        self._producer = Producer(
-            {
-                "bootstrap.servers": settings.bootstrap_servers,
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",
-                "linger.ms": 20,
-                "log_level": 0,
-            }
-        )
-
-    def __enter__(self) -> "Load":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Return once all that was sent is delivered."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            for _ in range(RECORDS_A_SECOND // 10):
-                number += 1
-                self._send(number)
-            self._producer.poll(0)
-            self._stop.wait(0.1)
-        if self._producer.flush(SECONDS_MAX):
-            self.failures.append("payments were not delivered")
-
-    def _send(self, number: int) -> None:
-        key = f"account {self._dice.randrange(ACCOUNTS)}"
-        value = None
-        if self._dice.random() > 0.02:
-            body = io.BytesIO()
-            city = self._dice.choice(["Oslo", "Łódź", "Lima", None])
-            amount = None if self._dice.random() < 0.1 else self._dice.randrange(1000)
-            fastavro.schemaless_writer(body, self._schema, {"number": number, "amount": amount, "city": city})
-            value = self._header + body.getvalue()
-        try:
-            self._producer.produce(TOPIC, key=key, value=value, on_delivery=self._told)
-        except BufferError:
-            self._producer.poll(0.5)
-
-    def _told(self, error: KafkaError | None, _message: Any) -> None:
-        if error is None:
-            self.delivered += 1
-        else:
-            self.failures.append(error.str())
 
 
 class _Rig:
@@ -172,26 +137,29 @@ class _Rig:
 
     def __init__(
         self,
+        graph: Graph,
         platform: LocalPlatform,
         spark: Any,
         dice: random.Random,
         cluster: StandaloneSpark | None,
         report: Report,
     ) -> None:
+        self.graph = graph
         self.platform = platform
         self.spark = spark
         self.dice = dice
         self.cluster = cluster
         self.report = report
         self.settings = load_settings(data_dir=str(platform.data_dir))
-        self.declared: Mapping[str, Declaration] = load_project(PROJECT)
-        self._changes = _Changes(self.settings)
+        self.declared: Mapping[str, Declaration] = load_project(graph.project)
+        self._changes = None if graph.published is None else _Changes(self.settings, graph.published)
 
     def prepare(self) -> None:
-        """Make the topic and its contract, and every table once, so that each driver finds work for all."""
-        self.platform.run("topic", "create", TOPIC, "--partitions", str(PARTITIONS))
+        """Make the topics and their contracts, and every table once, so that each driver finds work for all."""
         with self.settings.registry.client() as registry:
-            registry.register(f"{TOPIC}-value", json.dumps(SCHEMA))
+            for topic in self.graph.topics:
+                self.platform.run("topic", "create", topic, "--partitions", str(PARTITIONS))
+                registry.register(f"{topic}-value", json.dumps(SCHEMA))
         self._bring_up()
 
     def draw_victims(self, others_max: int) -> list[str]:
@@ -200,44 +168,65 @@ class _Rig:
         others = self.dice.choices(known, k=self.dice.randint(0, others_max))
         return others if others and self.dice.random() < 0.2 else [*others, DRIVER]
 
-    def round(self, victims: Sequence[str]) -> list[str]:
-        """Run a driver, kill the victims, run again, compare; the differences."""
+    def round(self, victims: Sequence[str], tell: Callable[[], None]) -> None:
+        """Run a driver, kill the victims, and compare after each."""
         before = self._versions()
         continuous = victims[0] != DRIVER or self.dice.random() < 0.7
-        words = ["run", "--project", PROJECT, *(["--continuous"] if continuous else ["all"])]
+        words = ["run", "--project", self.graph.project, *(["--continuous"] if continuous else ["all"])]
         driver = self.platform.start(*words, *(self.cluster.words if self.cluster else ()))
-        problems: list[str] = []
         try:
             self._until_moved(before, driver)
             for victim in victims:
-                time.sleep(self.dice.random() * 3)
+                time.sleep(self.dice.random() * self.graph.seconds)
                 self._kill(victim, driver)
                 if victim != DRIVER:
                     # Who was not killed goes on by itself.
                     self._until_moved(self._versions(), driver)
-                problems += [f"{victim} killed: {each}" for each in self._differences()]
+                self._note(f"{victim} killed", self._differences())
+                tell()
             if victims[-1] != DRIVER:
                 driver.send_signal(signal.SIGTERM)
                 if driver.wait(SECONDS_MAX) != 0:
-                    return [*problems, f"the driver ended with {driver.returncode}"]
+                    self._note("stopped", [f"the driver ended with {driver.returncode}"])
         finally:
             if driver.poll() is None:
                 kill_group(driver)
-        self._bring_up()
-        return [*problems, *self._differences(whole=True), *self._changes.problems()]
 
-    def end(self, delivered: int, *, with_commands: bool) -> list[str]:
+    def settle(self) -> None:
+        """Bring everything up to date, and compare."""
+        self._bring_up()
+        self._note("up to date", [*self._differences(whole=True), *self._change_problems()])
+
+    def end(self, load: Load, *, with_commands: bool) -> None:
         """All that was sent, once nothing more is."""
         if with_commands:
-            self.platform.run("run", "--project", PROJECT, "all")
-            self.platform.run("table", "verify", "--project", PROJECT)
+            self.platform.run("run", "--project", self.graph.project, "all")
+            self.platform.run("table", "verify", "--project", self.graph.project)
         else:
             self._bring_up()
-        rows = self.spark.read.format("delta").load(f"{self.settings.warehouse}/history/{TOPIC}").count()
-        problems = [] if rows == delivered else [f"history.{TOPIC} has {rows} rows of {delivered} records"]
-        problems += self._changes.problems()
+        self._note("at the end", [*load.failures, *self._change_problems()])
+        for topic in self.graph.topics:
+            rows = self.spark.read.format("delta").load(self._path(f"history.{topic}")).count()
+            if rows != load.delivered[topic]:
+                self._note("at the end", [f"history.{topic} has {rows} rows of {load.delivered[topic]} records"])
+        self.report.roads = self._roads()
+
+    def _note(self, when: str, problems: Sequence[str]) -> None:
+        self.report.problems += [f"{when}, after {self.report.kills.total()} kills: {each}" for each in problems]
+
+    def _change_problems(self) -> list[str]:
+        """What was written back to the topic otherwise than it should be."""
+        if self._changes is None:
+            return []
+        problems = self._changes.problems()
         self.report.changes = self._changes.count
         return problems
+
+    def _roads(self) -> Counter[str]:
+        """By which roads the marts were refreshed, all in all."""
+        logs = [TableLog(None, self._path(name)) for name, each in self.declared.items() if isinstance(each, Pipeline)]
+        stamps = [MartStamp.of(commit) for log in logs for commit in log.whole_commits()]
+        return Counter(stamp.refresh.road for stamp in stamps if stamp is not None and stamp.refresh is not None)
 
     def _kill(self, victim: str, driver: "subprocess.Popen[str]") -> None:
         if victim == BROKER:
@@ -253,8 +242,7 @@ class _Rig:
                 os.killpg(driver.pid, signal.SIGKILL)
             driver.wait(30)
         self.report.kills[victim] += 1
-        versions = {self._ends(name) for name in (f"history.{TOPIC}", f"compacted.{TOPIC}", "state.accounts")}
-        self.report.midway += len(versions) > 1
+        self.report.midway += self._is_midway()
 
     def _until_moved(self, before: Mapping[str, int], driver: "subprocess.Popen[str]") -> None:
         wait_until(lambda: self._versions() != before or driver.poll() is not None, SECONDS_MAX)
@@ -263,12 +251,21 @@ class _Rig:
     def _versions(self) -> dict[str, int]:
         return self.platform.versions()
 
-    def _ends(self, table: str) -> str:
-        from fluvial.delta.log import TableLog
-        from fluvial.delta.stamp import read_position
+    def _path(self, table: str) -> str:
+        return f"{self.settings.warehouse}/{table.replace('.', '/')}"
 
-        path = f"{self.settings.warehouse}/{table.replace('.', '/')}"
-        return str(sorted(read_position(TableLog(None, path), table).ends.items()))
+    def _is_midway(self) -> bool:
+        """Whether of two tables that read the same one has read more."""
+        read: dict[str, set[str]] = defaultdict(set)
+        for name, declaration in self.declared.items():
+            log = TableLog(None, self._path(name))
+            if isinstance(declaration, Pipeline):
+                made = newest_made(log)
+                for table, at in {} if made is None else made.stamp.inputs.items():
+                    read[table].add(str(at.version))
+            elif not isinstance(declaration, Publication):
+                read[declaration.topic].add(str(sorted(read_position(log, name).ends.items())))
+        return any(len(each) > 1 for each in read.values())
 
     def _bring_up(self) -> None:
         """Run every declaration to where its topic ends now."""
@@ -277,31 +274,36 @@ class _Rig:
                 materialize(declaration, self.settings, self.spark, schemas=registry)
 
     def _differences(self, *, whole: bool = False) -> list[str]:
-        """What differs from the log; a publication is of one version only when it is `whole`."""
-        problems = []
-        with self.settings.registry.client() as registry:
-            for name, declaration in self.declared.items():
-                if isinstance(declaration, Pipeline) or (name.startswith("topics.") and not whole):
-                    continue
-                verdict = verify(declaration, self.settings, self.spark, schemas=registry)
-                if not verdict.is_exact:
-                    shown = ", ".join(f"{each.where} {each.what}" for each in verdict.differences)
-                    problems.append(f"{name}: {verdict.different} differences: {shown}")
-        return problems
+        """What differs from the log or the batch query; a publication is of one version only when it is `whole`."""
+        compared = [name for name in self.declared if whole or not name.startswith("topics.")]
+        with self.settings.registry.client() as registry, ThreadPoolExecutor(COMPARED_AT_ONCE) as pool:
+            found = pool.map(lambda name: self._difference(name, registry), compared)
+            return [each for each in found if each is not None]
+
+    def _difference(self, name: str, registry: RegistryClient) -> str | None:
+        try:
+            verdict = verify(self.declared[name], self.settings, self.spark, schemas=registry)
+        except FluvialError as error:
+            return f"{name}: cannot be compared: {error}"
+        if verdict.is_exact:
+            return None
+        shown = ", ".join(f"{each.where} {each.what}" for each in verdict.differences)
+        return f"{name}: {verdict.different} differences: {shown}"
 
 
 class _Changes:
     """Reads the topic that a table is written back to, and what a reader of it may never see."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, topic: str) -> None:
         self.count = 0
+        self._topic = topic
         self._settings = settings
         self._places: dict[int, int] = {}
         self._versions: dict[bytes, int] = {}
 
     def problems(self) -> list[str]:
         """What came since the last time and was there before, or came too late."""
-        ends = topic_bounds(self._settings.cluster, PUBLISHED).ends
+        ends = topic_bounds(self._settings.cluster, self._topic).ends
         consumer = Consumer(
             {
                 "bootstrap.servers": self._settings.bootstrap_servers,
@@ -313,11 +315,11 @@ class _Changes:
         )
         problems: list[str] = []
         try:
-            consumer.assign([TopicPartition(PUBLISHED, each, self._places.get(each, 0)) for each in ends])
+            consumer.assign([TopicPartition(self._topic, each, self._places.get(each, 0)) for each in ends])
             waiting = set(ends)
             while waiting:
                 message = consumer.poll(SECONDS_MAX)
-                assert message is not None, f"the end of {PUBLISHED} is not reached"
+                assert message is not None, f"the end of {self._topic} is not reached"
                 if message.error() is not None:
                     assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                     self._places[message.partition()] = message.offset()
@@ -327,7 +329,7 @@ class _Changes:
                 version = int(dict(message.headers())[VERSION_HEADER])
                 before = self._versions.get(message.key(), -1)
                 if version <= before:
-                    problems.append(f"{PUBLISHED}: {message.key()!r} of version {version} after version {before}")
+                    problems.append(f"{self._topic}: {message.key()!r} of version {version} after version {before}")
                 self._versions[message.key()] = version
         finally:
             consumer.close()

@@ -11,8 +11,10 @@ SCHEMA = {
     "name": "Payment",
     "fields": [
         {"name": "number", "type": "long"},
+        {"name": "holder", "type": "string"},
         {"name": "amount", "type": ["null", "long"], "default": None},
         {"name": "city", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
     ],
 }
 

@@ -7,40 +7,51 @@ SIGKILL at random moments while tables are brought up to date, 50 kills or as ma
 import argparse
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from kill_tables import run_kills, session
-from local_platform import LocalPlatform
+from kill_tables import TABLES, Graph, Report, run_kills, session
+from local_platform import ROOT, LocalPlatform
 
 
-def main() -> int:
+def main(program: str, graph: Graph) -> int:
     """Return 1 when a table was not what the log says, or a change was written back twice or not at all."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().split("\n")[0])
+    parser = argparse.ArgumentParser(description=f"SIGKILL at random moments of {graph.project}.")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--executors", action="store_true", help="a Spark cluster, whose executors are killed as well")
     options = parser.parse_args()
-    print(f"seed {options.seed}", flush=True)
+    words = (f"--kills {options.kills} --seed {options.seed}", *(("--executors",) if options.executors else ()))
+    again = " ".join(("python", str(Path(program).relative_to(ROOT)), *words))
+    print(again, flush=True)
+    report = _run(graph, options)
+    for problem in report.problems:
+        print(problem)
+    print(report)
+    if report.problems:
+        print(f"again: {again}")
+    return bool(report.problems)
+
+
+def _run(graph: Graph, options: argparse.Namespace) -> Report:
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kill-tables-") as folder:
         platform = LocalPlatform(Path(folder) / "data")
         spark = session(Path(folder) / "beside")
         try:
-            report = run_kills(
+            return run_kills(
                 platform,
                 spark,
                 options.kills,
                 options.seed,
+                graph=graph,
                 executors=options.executors,
-                at_each=lambda so_far: print(so_far, flush=True),
+                at_each=lambda so_far: print(f"{time.monotonic() - began:.0f} s: {so_far}", flush=True),
             )
         finally:
             platform.down()
             spark.stop()
-    for problem in report.problems:
-        print(problem)
-    print(report)
-    return bool(report.problems)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__file__, TABLES))

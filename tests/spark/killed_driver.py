@@ -11,9 +11,10 @@ A driver that ends at a step of bringing one table up to date; as a program, it 
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ APPEND_STEPS = tuple(step for step in STEPS if step != "commit begun")
 # A mart reads tables, and has no position in a topic to show.
 MART_STEPS = tuple(step for step in STEPS if step != "shown")
 MART_INPUT = "history.killed_input"
+SECONDS_MAX = 240
 
 
 def table_of(kind: str, topic: str) -> Declaration:
@@ -123,17 +125,36 @@ def _ending_at_a_new_file(folder: Path, end: Callable[[], None]) -> Iterator[Non
         is_over.set()
 
 
-def main(order: dict[str, str]) -> None:
-    from fluvial.spark.session import build_session
+def end_of(program: str, order: Mapping[str, str], settings: Settings) -> int:
+    """Run a driver of its own, which may kill itself; return the status that it ended with."""
+    cluster = ("bootstrap_servers", "registry_url", "warehouse")
+    words = [sys.executable, program, json.dumps({**order, **{name: getattr(settings, name) for name in cluster}})]
+    with Path(f"{settings.warehouse}-driver.log").open("a") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        try:
+            return process.wait(SECONDS_MAX)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
+
+def settings_of(order: Mapping[str, str]) -> Settings:
+    """The settings of a driver that was started by :func:`end_of`."""
     assert os.getpid() == os.getpgid(0), "it kills its group, which must be its own"
-    settings = Settings(
+    return Settings(
         bootstrap_servers=order["bootstrap_servers"],
         registry_url=order["registry_url"],
         warehouse=order["warehouse"],
         spark_master="local[2]",
         spark_conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
     )
+
+
+def main(order: dict[str, str]) -> None:
+    from fluvial.spark.session import build_session
+
+    settings = settings_of(order)
     table = table_of(order["kind"], order["topic"])
     spark = build_session(settings, "fluvial killed driver")
     # A mart of a few rows is cheaper by the full query.

@@ -4,14 +4,25 @@ One key erased: followed through the log, every table, what is made of them, old
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow.parquet as pq
 import pytest
+from erased_tables import (
+    KEY,
+    SCHEMA,
+    bounds_of,
+    check_exact,
+    events,
+    holding,
+    last_records,
+    on_disk,
+    run,
+    tables_of,
+)
 from log_topic import Schemas, Sent, Topic
 
 from fluvial.config import Settings
@@ -20,94 +31,29 @@ from fluvial.delta.erasures import add_erasure, digest_of, read_erasures
 from fluvial.delta.log import TableLog
 from fluvial.quality import Scope, Suite, check_table, keep_failing_rows
 from fluvial.serve.warehouse import ServedWarehouse
-from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
+from fluvial.spark.kafka import TopicBounds, topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import (
     Declaration,
     History,
-    aggregate,
-    compacted,
-    count,
     history,
-    latest,
     pipeline,
-    state,
-    sum_,
 )
 from fluvial.tables.drive import runner
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.replay import rewrite
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
 from fluvial.tables.erasure.erase import ErasureReport, erase
 from fluvial.tables.erasure.key_in_log import shown_time
 from fluvial.tables.erasure.survey import EraseError, topic_of
 
 pytestmark = pytest.mark.spark
 
-KEY = "ada-4711"
-SCHEMA = {
-    "type": "record",
-    "name": "Customer",
-    "fields": [{"name": "town", "type": "string"}, {"name": "spent", "type": "int"}],
-}
-TOWN = "Oakhamville"
-
-
-def events(*, spent: int = 1) -> list[Sent]:
-    sent = [
-        Sent(key=KEY, value={"town": TOWN, "spent": spent}, partition=1),
-        Sent(key="bob", value={"town": "Ely", "spent": spent}, partition=0),
-        Sent(key=KEY, value={"town": TOWN, "spent": spent + 1}, partition=1),
-        Sent(key="cid", value={"town": "Ely", "spent": spent}, partition=1),
-    ]
-    # Each at its own time, so that each makes a version of its row.
-    now_ms = time.time_ns() // 1_000_000
-    return [replace(each, timestamp_ms=now_ms + at) for at, each in enumerate(sent)]
-
-
-def tables_of(topic: str) -> dict[str, Declaration]:
-    from pyspark.sql import functions
-
-    @pipeline(name="towns", inputs=["history.customers"], key="town", version="1")
-    def towns(rows: Any) -> Any:
-        return (
-            rows.where("town IS NOT NULL")
-            .groupBy("town")
-            .agg(functions.sum("spent").alias("spent"), functions.max("_offset").alias("newest"))
-        )
-
-    @pipeline(name="big", inputs=["state.customers"], version="1")
-    def big(rows: Any) -> Any:
-        return rows.where("events > 0").select("id", "town")
-
-    @pipeline(name="of_marts", inputs=["marts.big"], version="1")
-    def of_marts(rows: Any) -> Any:
-        return rows.selectExpr("id", "upper(town) AS town")
-
-    fields = {"town": latest("town"), "events": count()}
-    found: list[Declaration] = [
-        history(topic, name="customers"),
-        compacted(topic, name="customers", key="id"),
-        state("customers", topic=topic, key="id", fields=fields),
-        state("versions", topic=topic, key="id", fields=fields, scd2=True),
-        towns,
-        aggregate("compacted.customers", name="spent", by="id", fields={"spent": sum_("spent")}),
-        big,
-        of_marts,
-    ]
-    return {each.table: each for each in found}
-
 
 @pytest.fixture
 def topic(make_topic: Any) -> Topic:
     made: Topic = make_topic(SCHEMA, partitions=2, config={"cleanup.policy": "compact"})
     return made
-
-
-def run(tables: Mapping[str, Declaration], settings: Settings, spark: Any, schemas: Schemas) -> None:
-    for each in tables.values():
-        materialize(each, settings, spark, schemas=schemas)
 
 
 def filled(topic: Topic, settings: Settings, spark: Any, schemas: Schemas) -> dict[str, Declaration]:
@@ -147,49 +93,10 @@ ALL = [
 ]
 
 
-def holding(spark: Any, settings: Settings) -> list[str]:
-    """The tables of which a row of the newest version has the key, or what only its events say."""
-    warehouse = Warehouse.at(settings.warehouse)
-    found = []
-    for name in warehouse.tables():
-        rows = spark.read.format("delta").load(warehouse.path(name)).collect()
-        if any(mentions(value) for row in rows for value in row.asDict(recursive=True).values()):
-            found.append(name)
-    return found
-
-
-def mentions(value: Any) -> bool:
-    text = value.decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
-    return KEY in text or TOWN.lower() in text.lower()
-
-
-def on_disk(folder: Path) -> list[str]:
-    """The files that hold the key, or what only its events say: their bytes, and the values of Parquet files."""
-    found = []
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        held = mentions(file.read_bytes())
-        if file.name.endswith(".parquet"):
-            held = held or any(mentions(value) for value in values_of(file))
-        if held:
-            found.append(str(file.relative_to(folder)))
-    return found
-
-
-def values_of(file: Path) -> Iterator[Any]:
-    for row in pq.read_table(file).to_pylist():
-        yield from row.values()
-
-
 def erased(
     topic: Topic, tables: Mapping[str, Declaration], settings: Settings, spark: Any, schemas: Schemas, **how: Any
 ) -> ErasureReport:
     return erase(topic.name, KEY.encode(), tables, settings, spark, schemas=schemas, **how)
-
-
-def check_exact(tables: Mapping[str, Declaration], settings: Settings, spark: Any, schemas: Schemas) -> None:
-    for each in tables.values():
-        verdict = verify(each, settings, spark, schemas=schemas)
-        assert verdict.is_exact, verdict
 
 
 @pytest.mark.rota
@@ -312,17 +219,6 @@ def steps_of(
     erase(topic.name, b"nobody", tables, settings, spark, schemas=schemas, with_vacuum=True, say=steps.append)
     own = [step.partition(" 0 rows")[0] for step in steps if not step.startswith(topic.name)]
     return ["appending a tombstone", "listing the key", *own]
-
-
-def last_records(topic: Topic, spark: Any, settings: Settings) -> list[tuple[int, bytes | None]]:
-    """Partition and value of each record of the key in the log."""
-    span = Span(topic=topic.name, ranges={0: (0, bounds_of(topic, settings)[0]), 1: (0, bounds_of(topic, settings)[1])})
-    records = read_span(spark, settings.cluster, span).where(f"key = X'{KEY.encode().hex()}'")
-    return [(row.partition, row.value) for row in records.collect()]
-
-
-def bounds_of(topic: Topic, settings: Settings) -> Mapping[int, int]:
-    return topic_bounds(settings.cluster, topic.name).ends
 
 
 @pytest.mark.rota

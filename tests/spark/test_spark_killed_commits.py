@@ -1,18 +1,13 @@
 """A driver is killed at each step of a commit: what it had committed is there once, and nothing else is."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import killed_driver
 import pytest
-from killed_driver import APPEND_STEPS, MART_INPUT, MART_STEPS, STEPS, table_of
+from killed_driver import APPEND_STEPS, MART_INPUT, MART_STEPS, STEPS, end_of, table_of
 from log_topic import Schemas
 from plain_fold import SCHEMA, random_events
 
@@ -26,7 +21,6 @@ from fluvial.tables.drive.runner import materialize
 
 pytestmark = pytest.mark.spark
 
-SECONDS_MAX = 240
 ATTEMPTS_MAX = 3
 IN_TURN = pytest.mark.rota  # a Spark for each step
 
@@ -115,21 +109,4 @@ def test_a_driver_killed_while_it_refreshes_a_mart_leaves_whole_versions(
 
 def killed(step: str, kind: str, topic: str, settings: Settings) -> int:
     """Run a driver of its own, which kills itself at a step; return the status that it ended with."""
-    order = {
-        "step": step,
-        "kind": kind,
-        "topic": topic,
-        "bootstrap_servers": settings.bootstrap_servers,
-        "registry_url": settings.registry_url,
-        "warehouse": settings.warehouse,
-    }
-    words = [sys.executable, killed_driver.__file__, json.dumps(order)]
-    output = Path(f"{settings.warehouse}-driver.log")
-    with output.open("a") as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
-        try:
-            return process.wait(SECONDS_MAX)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    return end_of(killed_driver.__file__, {"step": step, "kind": kind, "topic": topic}, settings)

@@ -236,12 +236,13 @@ class TableLog:
             times[version] = last
         return times
 
-    def newest_first(self, *, above: int = -1) -> Iterator[Commit]:
+    def newest_first(self, *, above: int = -1, until: int | None = None) -> Iterator[Commit]:
         """
-        The commits that are still in the log, from the newest down to the one after version `above`.
+        The commits that are still in the log, from the newest, or version `until`, down to the one after `above`.
         """
-        for version in sorted((version for version in self._versions() if version > above), reverse=True):
-            yield self.commit(version)
+        for version in sorted(self._versions(), reverse=True):
+            if version > above and (until is None or version <= until):
+                yield self.commit(version)
 
     def _versions(self) -> list[int]:
         with self._explained():

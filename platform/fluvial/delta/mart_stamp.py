@@ -225,11 +225,11 @@ class Made:
     stamp: MartStamp
 
 
-def newest_made(log: TableLog, *, above: int = -1) -> Made | None:
+def newest_made(log: TableLog, *, above: int = -1, until: int | None = None) -> Made | None:
     """
-    The newest commit of a pipeline above a version; None where there is none.
+    The newest commit of a pipeline above a version and not above `until`; None where there is none.
     """
-    for commit in log.newest_first(above=above):
+    for commit in log.newest_first(above=above, until=until):
         stamp = MartStamp.of(commit)
         if stamp is not None:
             return Made(commit=commit, stamp=stamp)

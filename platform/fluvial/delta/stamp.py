@@ -167,7 +167,8 @@ def read_position(log: TableLog, table: str) -> Position:
     version = log.newest_version()
     if version is None:
         return Position(version=None, stamp=None)
-    for commit in log.newest_first():
+    # Commits that came since are of another position.
+    for commit in log.newest_first(until=version):
         stamp = Stamp.of(commit)
         if stamp is not None:
             return Position(version=version, stamp=stamp)

@@ -87,7 +87,7 @@ class LateTable:
             log = self.log
             log.check()
             version = log.newest_version()
-            own = None if version is None else newest_made(log)
+            own = None if version is None else newest_made(log, until=version)
             since = None if anew else self._since(own, made, wanted)
             final = None if anew or made is None or made.stamp.key != wanted.key else _final_of(made.stamp)
             found = self._judged(since, wanted, final)

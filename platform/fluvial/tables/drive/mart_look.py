@@ -53,9 +53,9 @@ class MartLook:
     @cached_property
     def made(self) -> Made | None:
         """
-        The newest commit that a pipeline made, None where there is none.
+        The newest commit that a pipeline made, up to that version, None where there is none.
         """
-        return None if self.before is None else newest_made(self.log)
+        return None if self.before is None else newest_made(self.log, until=self.before)
 
     @property
     def since(self) -> MartStamp:

@@ -39,7 +39,7 @@ def verify_pipeline(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSe
     log = TableLog(spark, warehouse.path(declaration.table))
     log.check()
     version = log.newest_version()
-    made = None if version is None else newest_made(log)
+    made = None if version is None else newest_made(log, until=version)
     if version is None or made is None:
         raise NotBuiltError(f"{declaration.table} does not exist: run it first (`fluvial run {declaration.table}`)")
     _check_code(declaration, made.stamp)

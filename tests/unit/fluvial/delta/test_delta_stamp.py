@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import MartStamp, newest_made
 from fluvial.delta.stamp import Growth, Stamp, TableError, read_position
 
 
@@ -51,6 +52,33 @@ def test_a_stamp_survives_the_log(table: Table) -> None:
 def test_no_table_is_a_position_too(table: Table) -> None:
     position = read_position(table.log, "history.t")
     assert (position.version, position.stamp, position.ends) == (None, None, {})
+
+
+def test_version_and_stamp_are_of_one_commit_while_others_go_on(table: Table) -> None:
+    class Followed(TableLog):
+        """Another driver commits whenever the version is looked up."""
+
+        def newest_version(self) -> int | None:
+            found = super().newest_version()
+            table.commit(metadata=stamp(table.versions).as_json())
+            return found
+
+    table.commit(metadata=stamp(0).as_json())
+    position = read_position(Followed(None, str(table.folder)), "history.t")
+    assert position.stamp is not None
+    assert (position.version, position.stamp.batch) == (0, 0)
+    assert table.log.newest_version() == 1
+
+
+def test_the_newest_stamp_of_a_pipeline_is_found_up_to_a_version(table: Table) -> None:
+    made = [MartStamp(pipeline="p", code="1", inputs={}, batch=batch) for batch in range(2)]
+    for each in made:
+        table.commit(metadata=each.as_json())
+    table.commit("OPTIMIZE")
+    for until, expected in ((None, made[1]), (1, made[1]), (0, made[0])):
+        found = newest_made(table.log, until=until)
+        assert found is not None
+        assert found.stamp == expected
 
 
 @pytest.mark.parametrize("theirs", [None, "not json", "[1]", '{"fluvial": 3}', '{"other": {}}'])

@@ -1,0 +1,17 @@
+"""
+SIGKILL at random moments while a graph of ten marts is brought up to date: `make kill-marts`.
+
+    python tests/e2e/kill_marts_run.py --kills 50 --seed 1 --executors
+"""
+
+import sys
+
+from kill_tables import Graph
+from kill_tables_run import main
+
+from tests.e2e.kill_marts_project import TOPICS
+
+MARTS = Graph("tests.e2e.kill_marts_project", TOPICS, seconds=25.0, settled_every=4)
+
+if __name__ == "__main__":
+    sys.exit(main(__file__, MARTS))
