@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fluvial.errors import FluvialError
-from fluvial.testing.sink_driver import BATCHES, ROWS_A_BATCH, Driver, Sink, events
+from fluvial.testing.sink_driver import BATCHES, ROWS_A_BATCH, Driver, Sink, events, waits_at
 
 KILLS = 12
 SECONDS_MAX = 120.0
@@ -279,7 +279,11 @@ def _late(trial: _Trial, folder: Path) -> Evidence:
 def _two_at_once(trial: _Trial, folder: Path) -> Evidence:
     start = folder / "start"
     workers = [trial.worker(folder, start=start) for _ in range(2)]
-    time.sleep(0.5)
+    deadline = time.monotonic() + SECONDS_MAX
+    while any(worker.poll() is None and not waits_at(start, worker.pid).exists() for worker in workers):
+        if time.monotonic() > deadline:
+            raise CertifyError(f"{trial.name} is not opened in {SECONDS_MAX:g} s")
+        time.sleep(0.01)
     start.touch()
     for worker in workers:
         worker.wait(SECONDS_MAX)

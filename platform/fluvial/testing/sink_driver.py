@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 BATCHES = 16
 ROWS_A_BATCH = 10
-_START_SECONDS_MAX = 60.0
+_START_SECONDS_MAX = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +179,18 @@ def _kill_after(seconds: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def waits_at(start: Path, pid: int) -> Path:
+    """The file that says that a process waits for the file `start`."""
+    return start.with_name(f"{start.name}.{pid}")
+
+
 def main(order: dict[str, Any]) -> None:
     """Deliver what is left, as `order` says."""
     driver = Driver.at(order["sink"], Path(order["place"]), commit_first=order["commit_first"])
     if order["start"]:
-        until = time.monotonic() + _START_SECONDS_MAX
-        while not Path(order["start"]).exists() and time.monotonic() < until:
+        start, until = Path(order["start"]), time.monotonic() + _START_SECONDS_MAX
+        waits_at(start, os.getpid()).touch()
+        while not start.exists() and time.monotonic() < until:
             time.sleep(0.001)
     at = _killer(order["kill"])
     for batch in driver.left():

@@ -75,13 +75,17 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 def make(admin: AdminClient, name: str) -> None:
-    """Make a topic; one that is there by then was made by a request whose answer was lost."""
-    future: Any = admin.create_topics([NewTopic(name, 1, 1)], request_timeout=SECONDS_MAX)[name]
-    try:
-        future.result()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
+    """Make a topic, again where the controller changed meanwhile; one that is there by then was made."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            admin.create_topics([NewTopic(name, 1, 1)], request_timeout=SECONDS_MAX)[name].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.REQUEST_TIMED_OUT and time.monotonic() < deadline:
+                continue
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        return
 
 
 def leader_of(port: int) -> int:
