@@ -82,7 +82,7 @@ TURNS = (
     Turn("kill of a driver of tables", 6, _pytest("tests/e2e/test_kill_tables.py"), ROTA),
     Turn("kills of tables", 10, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--seed", "{seed}")),
     Turn("kills of executors", 12, ("tests/e2e/kill_tables_run.py", "--kills", "4", "--executors", "--seed", "{seed}")),
-    Turn("kills of marts", 12, ("tests/e2e/kill_marts_run.py", "--kills", "4", "--executors", "--seed", "{seed}")),
+    Turn("kills of marts", 15, ("tests/e2e/kill_marts_run.py", "--kills", "3", "--executors", "--seed", "{seed}")),
     Turn(
         "simulated cluster",
         8,

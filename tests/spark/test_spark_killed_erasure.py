@@ -33,6 +33,7 @@ KILLS = (
 
 
 @pytest.mark.rota
+@pytest.mark.timeout(1500)
 def test_an_erasure_that_is_killed_at_any_moment_is_gone_on_with(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:
