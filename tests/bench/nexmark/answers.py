@@ -1,0 +1,105 @@
+"""
+Bringing a query's answer up to date, by its declarations and by the batch query, and what the two have otherwise.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fluvial.delta.log import TableLog
+from fluvial.delta.mart_stamp import Refresh, newest_made
+from fluvial.tables.drive import key_plan, part_refresh, row_plan
+from fluvial.tables.drive.comparison import same_value
+from fluvial.tables.drive.runner import materialize
+from tests.bench.nexmark.queries import Query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tests.bench.nexmark.auction_house import AuctionHouse
+
+SHOWN_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Seconds that the query's tables took together, and how each was refreshed."""
+
+    seconds: float
+    refreshes: tuple[Refresh, ...]
+
+    @property
+    def roads(self) -> str:
+        """The road of each table, in their order."""
+        return "+".join(each.road for each in self.refreshes)
+
+
+@contextmanager
+def whatever_it_costs() -> Iterator[None]:
+    """Take the road of what changed where there is one, also where the full query is weighed to be cheaper."""
+    weighed = key_plan.why_full, part_refresh.why_full, row_plan.why_full_of_rows
+    key_plan.why_full = part_refresh.why_full = row_plan.why_full_of_rows = lambda _work: None
+    try:
+        yield
+    finally:
+        key_plan.why_full, part_refresh.why_full, row_plan.why_full_of_rows = weighed
+
+
+def refresh(house: "AuctionHouse", query: Query) -> Answer:
+    """Bring a query's tables up to date."""
+    began = time.monotonic()
+    for mart in query.marts:
+        materialize(mart, house.settings, house.spark)
+    seconds = time.monotonic() - began
+    return Answer(seconds=seconds, refreshes=tuple(_refresh_of(house, mart.table) for mart in query.marts))
+
+
+def write_batch(house: "AuctionHouse", query: Query) -> float:
+    """Write the batch query's answer over all events to a table of its own; the seconds that it took."""
+    began = time.monotonic()
+    rows = house.spark.sql(query.sql, **_named(house, query.sql))
+    rows.write.format("delta").mode("overwrite").save(_batch_path(house, query))
+    return time.monotonic() - began
+
+
+def differences(house: "AuctionHouse", query: Query) -> list[str]:
+    """The first rows that the query's table and the batch query's have otherwise, each with where it is."""
+    expected = house.spark.read.format("delta").load(_batch_path(house, query))
+    found = house.read(query.marts[-1].table).select(*expected.columns)
+    close = [name for name, kind in expected.dtypes if kind in {"double", "float"}]
+    different = _not_close(found, expected, close) if close else _not_same(found, expected)
+    return [str(row) for row in different.limit(SHOWN_MAX).collect()]
+
+
+def _named(house: "AuctionHouse", sql: str) -> "dict[str, DataFrame]":
+    return {topic: rows for topic, rows in house.tables().items() if f"{{{topic}}}" in sql}
+
+
+def _batch_path(house: "AuctionHouse", query: Query) -> str:
+    return f"{house.settings.warehouse}/batch/{query.marts[-1].name}"
+
+
+def _not_same(found: "DataFrame", expected: "DataFrame") -> "DataFrame":
+    """Rows that one side has more often than the other."""
+    sides = found.selectExpr("*", "1 AS more_in_table").unionByName(expected.selectExpr("*", "-1 AS more_in_table"))
+    return sides.groupBy(*expected.columns).sum("more_in_table").where("`sum(more_in_table)` <> 0")
+
+
+def _not_close(found: "DataFrame", expected: "DataFrame", close: list[str]) -> "DataFrame":
+    """Rows of which the other side has none with the same values, or with floating-point numbers not far apart."""
+    from pyspark.sql.functions import expr
+
+    exact = [name for name in expected.columns if name not in close]
+    same = [f"f.`{name}` <=> e.`{name}`" for name in exact]
+    values = [same_value(f"f.`{name}`", f"e.`{name}`", close=True) for name in close]
+    both = found.alias("f").join(expected.alias("e"), expr(" AND ".join(same)), "full_outer")
+    return both.where(f"NOT ({' AND '.join(same + values)})")
+
+
+def _refresh_of(house: "AuctionHouse", table: str) -> Refresh:
+    made = newest_made(TableLog(house.spark, house.path(table)))
+    assert made is not None
+    assert made.stamp.refresh is not None
+    return made.stamp.refresh
