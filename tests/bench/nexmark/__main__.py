@@ -2,10 +2,11 @@
 Nexmark's queries as tables that follow their events, beside Spark's batch queries: `make bench-nexmark`.
 
 Events go to topics of a broker in this process, in batches; after each the histories are brought up to date, and then
-the tables of each query, which is measured. At every tenth batch, and at the last, the batch query in SQL runs over all
-events so far and writes its answer to a table, and the answers are compared: a row more or less is an error. With
-`--first` so many events are there before the batches are measured. `--whatever-it-costs` has tables take the road of what
-changed where the full query would be weighed to be cheaper.
+the tables of each query, which is measured: in turn as the framework weighs it, and by what changed also where it finds
+the full query cheaper. At every tenth batch, and at the last, the batch query in SQL runs over all events so far and
+writes its answer to a table, and the answers are compared: a row more or less is an error. The first batch only makes
+the tables; `--first` gives it more events than the others. Printed are the seconds of each side and those of the
+processor, which other work on the machine disturbs less.
 """
 
 import argparse
@@ -26,12 +27,13 @@ from rich.table import Table
 from fluvial.spark.session import build_session
 from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.testing.embedded import embedded_platform
-from tests.bench.nexmark.answers import Answer, differences, refresh, whatever_it_costs, write_batch
+from tests.bench.nexmark.answers import Answer, Spent, differences, refresh, whatever_it_costs, write_batch
 from tests.bench.nexmark.auction_house import AuctionHouse
 from tests.bench.nexmark.generator import Generator
 from tests.bench.nexmark.queries import QUERIES
 
 COMPARED_EVERY = 10
+WEIGHED, CHANGES, BATCH = "as weighed", "what changed", "batch query"
 _OUT, _SAID = Console(), Console(stderr=True)
 
 
@@ -45,21 +47,21 @@ class Work:
     queries: tuple[str, ...]
     rate: int
     seed: int
-    whatever_it_costs: bool
     explain: bool
 
     @property
-    def batches(self) -> int:
-        """How many are measured."""
-        return (self.events - self.first) // self.batch
+    def sizes(self) -> list[int]:
+        """The events of each batch."""
+        first = self.first or self.batch
+        return [first, *[self.batch] * ((self.events - first) // self.batch)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Taken:
-    """What a query took: each refresh, and each batch query, whose last one was over all events."""
+    """What a query took: each refresh by how its road was chosen, and the batch query over all events so far."""
 
-    answers: list[Answer] = field(default_factory=list)
-    batch: list[float] = field(default_factory=list)
+    answers: dict[str, list[Answer]] = field(default_factory=lambda: {WEIGHED: [], CHANGES: []})
+    batch: list[Spent] = field(default_factory=list)
 
 
 def main() -> int:
@@ -72,7 +74,6 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="bench-nexmark-") as temporary,
         embedded_platform() as platform,
         Progress(console=_SAID) as progress,
-        whatever_it_costs() if work.whatever_it_costs else nullcontext(),
     ):
         settings = platform.settings(Path(temporary, "warehouse"))
         spark = build_session(settings, "fluvial bench")
@@ -95,24 +96,24 @@ def _work() -> Work:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.nexmark", description=(__doc__ or "").split("\n")[1])
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=10_000, help="events that come at once")
-    parser.add_argument("--first", type=int, default=0, help="of the events, those that come before the batches")
+    parser.add_argument("--first", type=int, default=0, help="events of the first batch, which is not measured")
     parser.add_argument("--queries", nargs="+", default=[*QUERIES], choices=[*QUERIES], metavar="QUERY")
     parser.add_argument("--rate", type=int, default=10_000, help="events in a second of event time")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--whatever-it-costs", action="store_true", help="never the full query because it is cheaper")
-    parser.add_argument("--explain", action="store_true", help="what `fluvial table explain` says before the last batch")
+    parser.add_argument(
+        "--explain", action="store_true", help="what `fluvial table explain` says before the last batch"
+    )
     options = parser.parse_args()
     work = Work(**(vars(options) | {"queries": tuple(options.queries)}))
-    if work.batches < 2:
-        parser.error("at least two batches, of which the first warms")
+    if len(work.sizes) < 3:
+        parser.error("at least three batches, of which the first only makes the tables")
     return work
 
 
 def _measure(
     work: Work, house: AuctionHouse, taken: dict[str, Taken], histories: list[float], progress: Progress
 ) -> None:
-    # The first batch only makes the tables, and warms.
-    sizes = [work.first or work.batch, *[work.batch] * (work.batches if work.first else work.batches - 1)]
+    sizes = work.sizes
     task = progress.add_task("batches", total=len(sizes) * len(work.queries))
     for number, size in enumerate(sizes, 1):
         progress.update(task, description=f"batch {number} of {len(sizes)}: {size:,} events")
@@ -120,13 +121,14 @@ def _measure(
         began = time.monotonic()
         house.refresh()
         histories.append(time.monotonic() - began)
-        is_last = number == len(sizes)
+        side, is_last = (WEIGHED, CHANGES)[number % 2], number == len(sizes)
         for name in work.queries:
             if work.explain and is_last:
                 _explain(house, name)
-            answer = refresh(house, QUERIES[name])
+            with nullcontext() if side == WEIGHED else whatever_it_costs():
+                answer = refresh(house, QUERIES[name])
             if number > 1:
-                taken[name].answers.append(answer)
+                taken[name].answers[side].append(answer)
             if is_last or number % COMPARED_EVERY == 0:
                 taken[name].batch.append(write_batch(house, QUERIES[name]))
                 _compare(house, name, number)
@@ -146,22 +148,21 @@ def _explain(house: AuctionHouse, name: str) -> None:
 
 
 def _print(work: Work, taken: dict[str, Taken], histories: Sequence[float], seconds: float) -> None:
-    title = f"{work.events:,} events, {work.batch:,} at once, the first {work.first or work.batch:,} before the others"
-    table = Table("query", "median s", "last s", "batch query s", "times", "roads", title=title)
+    title = f"{work.events:,} events, {work.batch:,} at once after {work.sizes[0]:,}"
+    beside = "batch query beside it"
+    table = Table("query", "side", "s", beside, "processor s", beside, "roads", title=title)
     reasons = []
     for name, found in taken.items():
-        each = [answer.seconds for answer in found.answers]
-        roads = Counter(answer.roads for answer in found.answers)
         last = found.batch[-1]
-        table.add_row(
-            name,
-            f"{median(each):.2f}",
-            f"{each[-1]:.2f}",
-            f"{last:.2f}",
-            f"{last / median(each):.1f}",
-            ", ".join(f"{road} {count}" for road, count in roads.most_common()),
-        )
-        reasons += _reasons(name, found.answers)
+        for side, answers in found.answers.items():
+            roads = Counter(answer.roads for answer in answers).most_common()
+            wall = median(answer.spent.wall for answer in answers)
+            processor = median(answer.spent.processor for answer in answers)
+            times = f"{last.wall / wall:.1f}", f"{last.processor / processor:.1f}"
+            said = ", ".join(f"{road} {count}" for road, count in roads)
+            table.add_row(name, side, f"{wall:.2f}", times[0], f"{processor:.2f}", times[1], said)
+        table.add_row(name, BATCH, f"{last.wall:.2f}", "", f"{last.processor:.2f}", "", "")
+        reasons += _reasons(name, found.answers[WEIGHED])
     _OUT.print(table)
     for reason in reasons:
         _OUT.print(reason, soft_wrap=True, highlight=False)

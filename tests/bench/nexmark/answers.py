@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
+
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import Refresh, newest_made
 from fluvial.tables.drive import key_plan, part_refresh, row_plan
@@ -23,11 +25,32 @@ if TYPE_CHECKING:
 SHOWN_MAX = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds that something took, and those of the processor in this process and its JVM."""
+
+    wall: float
+    processor: float
+
+    @classmethod
+    def since(cls, began: "Spent") -> "Spent":
+        """What was spent since."""
+        now = cls.now()
+        return cls(now.wall - began.wall, now.processor - began.processor)
+
+    @classmethod
+    def now(cls) -> "Spent":
+        """Both clocks."""
+        own = psutil.Process()
+        times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+        return cls(time.monotonic(), sum(each.user + each.system for each in times))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Seconds that the query's tables took together, and how each was refreshed."""
+    """What the query's tables took together, and how each was refreshed."""
 
-    seconds: float
+    spent: Spent
     refreshes: tuple[Refresh, ...]
 
     @property
@@ -49,19 +72,19 @@ def whatever_it_costs() -> Iterator[None]:
 
 def refresh(house: "AuctionHouse", query: Query) -> Answer:
     """Bring a query's tables up to date."""
-    began = time.monotonic()
+    began = Spent.now()
     for mart in query.marts:
         materialize(mart, house.settings, house.spark)
-    seconds = time.monotonic() - began
-    return Answer(seconds=seconds, refreshes=tuple(_refresh_of(house, mart.table) for mart in query.marts))
+    spent = Spent.since(began)
+    return Answer(spent=spent, refreshes=tuple(_refresh_of(house, mart.table) for mart in query.marts))
 
 
-def write_batch(house: "AuctionHouse", query: Query) -> float:
-    """Write the batch query's answer over all events to a table of its own; the seconds that it took."""
-    began = time.monotonic()
+def write_batch(house: "AuctionHouse", query: Query) -> Spent:
+    """Write the batch query's answer over all events to a table of its own."""
+    began = Spent.now()
     rows = house.spark.sql(query.sql, **_named(house, query.sql))
     rows.write.format("delta").mode("overwrite").save(_batch_path(house, query))
-    return time.monotonic() - began
+    return Spent.since(began)
 
 
 def differences(house: "AuctionHouse", query: Query) -> list[str]:

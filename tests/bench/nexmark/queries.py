@@ -1,9 +1,9 @@
 """
 Nexmark's queries as tables that are kept up to date, each with the batch query in SQL that its answer must equal.
 
-The SQL follows that of github.com/nexmark/nexmark in Spark's dialect. Answers have the columns there and, where these do
-not name it, the key of the table as well. Otherwise than there, a bid on the edge of two windows is in the second one
-alone (q7), a tie between winning bids goes to the lower bidder (q9), and a mean is no whole number (q4).
+The SQL follows that of github.com/nexmark/nexmark in Spark's dialect. Answers have the columns there and, where these
+do not name it, the key of the table as well. Otherwise than there, a bid on the edge of two windows is in the second
+one alone (q7), a tie between winning bids goes to the lower bidder (q9), and a mean is no whole number (q4).
 """
 
 from collections.abc import Mapping
