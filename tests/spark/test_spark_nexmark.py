@@ -14,8 +14,6 @@ from tests.bench.nexmark.auction_house import AuctionHouse
 from tests.bench.nexmark.generator import Generator
 from tests.bench.nexmark.queries import QUERIES
 
-pytestmark = pytest.mark.spark
-
 EVENTS, RATE = 1500, 200
 ROADS = {
     **dict.fromkeys(("q0", "q1", "q2", "q13", "q14"), "rows"),
@@ -25,6 +23,8 @@ ROADS = {
 }
 
 
+@pytest.mark.rota
+@pytest.mark.spark
 def test_tables_that_follow_have_the_answers_of_batch_queries(warehouse_settings: Settings, spark: Any) -> None:
     with embedded_platform() as platform, whatever_it_costs():
         settings = replace(

@@ -127,12 +127,18 @@ def _measure(
                 _explain(house, name)
             with nullcontext() if side == WEIGHED else whatever_it_costs():
                 answer = refresh(house, QUERIES[name])
+            _say(progress, f"{name}, batch {number}, {side}: {answer}")
             if number > 1:
                 taken[name].answers[side].append(answer)
             if is_last or number % COMPARED_EVERY == 0:
                 taken[name].batch.append(write_batch(house, QUERIES[name]))
+                _say(progress, f"{name}, batch {number}, {BATCH}: {taken[name].batch[-1]}")
                 _compare(house, name, number)
             progress.advance(task)
+
+
+def _say(progress: Progress, line: str) -> None:
+    progress.console.print(line, highlight=False)
 
 
 def _compare(house: AuctionHouse, name: str, number: int) -> None:

@@ -45,6 +45,9 @@ class Spent:
         times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
         return cls(time.monotonic(), sum(each.user + each.system for each in times))
 
+    def __str__(self) -> str:
+        return f"{self.wall:.2f} s, {self.processor:.2f} s of the processor"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -57,6 +60,9 @@ class Answer:
     def roads(self) -> str:
         """The road of each table, in their order."""
         return "+".join(each.road for each in self.refreshes)
+
+    def __str__(self) -> str:
+        return f"{self.roads}, {self.spent}"
 
 
 @contextmanager
