@@ -25,6 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fluvial.spark.session import build_session
+from fluvial.tables import Pipeline
 from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.testing.embedded import embedded_platform
 from tests.bench.nexmark.answers import Answer, Spent, differences, refresh, whatever_it_costs, write_batch
@@ -113,6 +114,10 @@ def _work() -> Work:
 def _measure(
     work: Work, house: AuctionHouse, taken: dict[str, Taken], histories: list[float], progress: Progress
 ) -> None:
+    def explained(mart: Pipeline) -> None:
+        for line in as_lines(explain(mart, house.settings, house.spark)):
+            _OUT.print(line, soft_wrap=True, highlight=False, markup=False)
+
     sizes = work.sizes
     task = progress.add_task("batches", total=len(sizes) * len(work.queries))
     for number, size in enumerate(sizes, 1):
@@ -121,12 +126,10 @@ def _measure(
         began = time.monotonic()
         house.refresh()
         histories.append(time.monotonic() - began)
-        side, is_last = (WEIGHED, CHANGES)[number % 2], number == len(sizes)
+        side, is_last = (WEIGHED, CHANGES)[(len(sizes) - number) % 2], number == len(sizes)
         for name in work.queries:
-            if work.explain and is_last:
-                _explain(house, name)
             with nullcontext() if side == WEIGHED else whatever_it_costs():
-                answer = refresh(house, QUERIES[name])
+                answer = refresh(house, QUERIES[name], explained if work.explain and is_last else lambda _mart: None)
             _say(progress, f"{name}, batch {number}, {side}: {answer}")
             if number > 1:
                 taken[name].answers[side].append(answer)
@@ -145,12 +148,6 @@ def _compare(house: AuctionHouse, name: str, number: int) -> None:
     found = differences(house, QUERIES[name])
     if found:
         raise AssertionError(f"{name} differs from the batch query after batch {number}:\n" + "\n".join(found))
-
-
-def _explain(house: AuctionHouse, name: str) -> None:
-    for mart in QUERIES[name].marts:
-        for line in as_lines(explain(mart, house.settings, house.spark)):
-            _OUT.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _print(work: Work, taken: dict[str, Taken], histories: Sequence[float], seconds: float) -> None:

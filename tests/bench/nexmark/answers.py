@@ -3,7 +3,7 @@ Bringing a query's answer up to date, by its declarations and by the batch query
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ import psutil
 
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import Refresh, newest_made
+from fluvial.tables import Pipeline
 from fluvial.tables.drive import key_plan, part_refresh, row_plan
 from fluvial.tables.drive.comparison import same_value
 from fluvial.tables.drive.runner import materialize
@@ -45,6 +46,9 @@ class Spent:
         times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
         return cls(time.monotonic(), sum(each.user + each.system for each in times))
 
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.wall + other.wall, self.processor + other.processor)
+
     def __str__(self) -> str:
         return f"{self.wall:.2f} s, {self.processor:.2f} s of the processor"
 
@@ -76,12 +80,14 @@ def whatever_it_costs() -> Iterator[None]:
         key_plan.why_full, part_refresh.why_full, row_plan.why_full_of_rows = weighed
 
 
-def refresh(house: "AuctionHouse", query: Query) -> Answer:
-    """Bring a query's tables up to date."""
-    began = Spent.now()
+def refresh(house: "AuctionHouse", query: Query, before: Callable[[Pipeline], None] = lambda _mart: None) -> Answer:
+    """Bring a query's tables up to date, one after the other, and call `before` with each one first."""
+    spent = Spent(0.0, 0.0)
     for mart in query.marts:
+        before(mart)
+        began = Spent.now()
         materialize(mart, house.settings, house.spark)
-    spent = Spent.since(began)
+        spent += Spent.since(began)
     return Answer(spent=spent, refreshes=tuple(_refresh_of(house, mart.table) for mart in query.marts))
 
 
