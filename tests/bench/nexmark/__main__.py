@@ -35,7 +35,7 @@ from tests.bench.nexmark.queries import QUERIES
 
 COMPARED_EVERY = 10
 WEIGHED, CHANGES, BATCH = "as weighed", "what changed", "batch query"
-_OUT, _SAID = Console(), Console(stderr=True)
+_OUT, _SAID = Console(width=110), Console(stderr=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
