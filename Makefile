@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-nexmark bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,10 @@ bench-incremental: java $(READY) ## measure a mart by key, an aggregate and a ma
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.incremental $(BENCH)
 	$(BIN)/python -m tests.bench.incremental.rows
+
+bench-nexmark: java $(READY) ## run Nexmark's queries as tables beside Spark's batch queries and compare (an hour or two): BENCH="--events 200000 --queries q4 q7"
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m tests.bench.nexmark $(BENCH)
 
 bench-ask: java $(READY) ## measure queries by Sail beside warm Spark, on a state with 100 batches of deletion vectors (about ten minutes)
 	$(BIN)/python -m fluvial.spark.jars

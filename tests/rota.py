@@ -108,6 +108,7 @@ TURNS = (
     Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
     Turn("random windows", 8, _pytest("tests/spark/test_spark_random_windows.py"), ROTA),
     Turn("random joins by time", 8, _pytest("tests/spark/test_spark_random_joins.py"), ROTA),
+    Turn("Nexmark", 3, _pytest("-m", "rota", "tests/spark/test_spark_nexmark.py"), ROTA),
     Turn("random marts of rows", 8, _pytest("tests/spark/test_spark_random_rows.py"), ROTA),
     Turn(
         "tables every way",
