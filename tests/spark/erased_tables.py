@@ -96,7 +96,8 @@ def on_disk(folder: Path) -> list[str]:
     found = []
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         held = mentions(file.read_bytes())
-        if file.name.endswith(".parquet"):
+        # A writer that is killed may leave an empty file.
+        if file.name.endswith(".parquet") and file.stat().st_size:
             held = held or any(mentions(value) for value in values_of(file))
         if held:
             found.append(str(file.relative_to(folder)))
