@@ -127,15 +127,18 @@ def _measure(
         house.refresh()
         histories.append(time.monotonic() - began)
         side, is_last = (WEIGHED, CHANGES)[(len(sizes) - number) % 2], number == len(sizes)
+        is_compared = is_last or number % COMPARED_EVERY == 0
         for name in work.queries:
+            if is_compared:
+                # First, so that it too has to read the new versions of its inputs' logs.
+                taken[name].batch.append(write_batch(house, QUERIES[name]))
+                _say(progress, f"{name}, batch {number}, {BATCH}: {taken[name].batch[-1]}")
             with nullcontext() if side == WEIGHED else whatever_it_costs():
                 answer = refresh(house, QUERIES[name], explained if work.explain and is_last else lambda _mart: None)
             _say(progress, f"{name}, batch {number}, {side}: {answer}")
             if number > 1:
                 taken[name].answers[side].append(answer)
-            if is_last or number % COMPARED_EVERY == 0:
-                taken[name].batch.append(write_batch(house, QUERIES[name]))
-                _say(progress, f"{name}, batch {number}, {BATCH}: {taken[name].batch[-1]}")
+            if is_compared:
                 _compare(house, name, number)
             progress.advance(task)
 

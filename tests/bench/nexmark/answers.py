@@ -103,9 +103,11 @@ def differences(house: "AuctionHouse", query: Query) -> list[str]:
     """The first rows that the query's table and the batch query's have otherwise, each with where it is."""
     expected = house.spark.read.format("delta").load(_batch_path(house, query))
     found = house.read(query.marts[-1].table).select(*expected.columns)
-    close = [name for name, kind in expected.dtypes if kind in {"double", "float"}]
-    different = _not_close(found, expected, close) if close else _not_same(found, expected)
-    return [str(row) for row in different.limit(SHOWN_MAX).collect()]
+    exact = [name for name, kind in expected.dtypes if kind not in {"double", "float"}]
+    different = _not_same(found.select(exact), expected.select(exact)).limit(SHOWN_MAX).collect()
+    if not different and exact != expected.columns:
+        different = _not_close(found, expected, exact).limit(SHOWN_MAX).collect()
+    return [str(row) for row in different]
 
 
 def _named(house: "AuctionHouse", sql: str) -> "dict[str, DataFrame]":
@@ -122,15 +124,14 @@ def _not_same(found: "DataFrame", expected: "DataFrame") -> "DataFrame":
     return sides.groupBy(*expected.columns).sum("more_in_table").where("`sum(more_in_table)` <> 0")
 
 
-def _not_close(found: "DataFrame", expected: "DataFrame", close: list[str]) -> "DataFrame":
-    """Rows of which the other side has none with the same values, or with floating-point numbers not far apart."""
+def _not_close(found: "DataFrame", expected: "DataFrame", exact: list[str]) -> "DataFrame":
+    """Rows with the same exact values, of which there are as many, whose other values are far apart."""
     from pyspark.sql.functions import expr
 
-    exact = [name for name in expected.columns if name not in close]
     same = [f"f.`{name}` <=> e.`{name}`" for name in exact]
-    values = [same_value(f"f.`{name}`", f"e.`{name}`", close=True) for name in close]
-    both = found.alias("f").join(expected.alias("e"), expr(" AND ".join(same)), "full_outer")
-    return both.where(f"NOT ({' AND '.join(same + values)})")
+    close = [same_value(f"f.`{name}`", f"e.`{name}`", close=True) for name in expected.columns if name not in exact]
+    both = found.alias("f").join(expected.alias("e"), expr(" AND ".join(same)))
+    return both.where(f"NOT ({' AND '.join(close)})")
 
 
 def _refresh_of(house: "AuctionHouse", table: str) -> Refresh:
