@@ -137,6 +137,7 @@ def table_asset(
             metadata={
                 **({} if is_topic else {"dagster/table_name": declaration.table}),
                 **known_columns(declaration, contract),
+                **_explained_by(declaration),
                 **links_of(contract),
                 **policy.link_metadata,
                 DECLARATION: ObjectMetadataValue(declaration),
@@ -335,6 +336,13 @@ def _stable(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name!r}: {item!r}" for name, item in value.items()) + "}"
     return repr(value)
+
+
+def _explained_by(declaration: Declaration) -> dict[str, dg.MetadataValue[Any]]:
+    """The command that tells which records made a row."""
+    if not isinstance(declaration, History | Compacted | State):
+        return {}
+    return {"explain_row": dg.MetadataValue.md(f"`fluvial table explain-row {declaration.table} KEY`")}
 
 
 def _description(declaration: Declaration) -> str | None:

@@ -62,6 +62,13 @@ def test_a_topic_that_is_published_stands_between_its_table_and_its_readers() ->
     assert graph.external_asset_keys == {dg.AssetKey(["topics", "t"])}
 
 
+def test_a_table_of_a_topic_says_how_its_rows_are_explained(definitions: dg.Definitions) -> None:
+    graph = definitions.resolve_asset_graph()
+    told = {key.to_user_string(): graph.get(key).metadata.get("explain_row") for key in graph.materializable_asset_keys}
+    assert told["history/orders"] == dg.MetadataValue.md("`fluvial table explain-row history.orders KEY`")
+    assert {name.partition("/")[0] for name, value in told.items() if value is None} <= {"marts", "topics"}
+
+
 def test_only_tables_can_be_materialised(definitions: dg.Definitions) -> None:
     graph = definitions.resolve_asset_graph()
     assert {key.to_user_string() for key in graph.external_asset_keys} == {"topics/orders"}
