@@ -9,9 +9,9 @@ import sys
 from kill_tables import Graph
 from kill_tables_run import main
 
-from tests.e2e.kill_marts_project import TOPICS
+from tests.e2e.kill_marts_project import BY_CHANGES, TOPICS
 
-MARTS = Graph("tests.e2e.kill_marts_project", TOPICS, seconds=25.0, settled_every=4)
+MARTS = Graph("tests.e2e.kill_marts_project", TOPICS, environment={BY_CHANGES: "1"}, seconds=25.0, settled_every=4)
 
 if __name__ == "__main__":
     sys.exit(main(__file__, MARTS))

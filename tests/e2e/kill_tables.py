@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,15 @@ class Graph:
     """
     The declarations of a project, whose tables are killed.
 
-    Its `topics` are written to, and to `published` a table is written back. A victim is killed within `seconds` of the
-    first commit. After so many rounds, `settled_every`, all is brought up to date, and else by the next driver.
+    Its `topics` are written to, and to `published` a table is written back; drivers have `environment` besides. A
+    victim is killed within `seconds` of the first commit. After so many rounds, `settled_every`, all is brought up to
+    date, and else by the next driver.
     """
 
     project: str
     topics: Sequence[str]
     published: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 3.0
     settled_every: int = 1
 
@@ -145,7 +147,7 @@ class _Rig:
         report: Report,
     ) -> None:
         self.graph = graph
-        self.platform = platform
+        self.platform = replace(platform, inherited={**platform.inherited, **graph.environment})
         self.spark = spark
         self.dice = dice
         self.cluster = cluster
