@@ -46,19 +46,26 @@ def _pytest(*words: str) -> tuple[str, ...]:
     return ("-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
 
 
+def _spark(names: Sequence[str]) -> list[str]:
+    return [f"tests/spark/test_spark_{name}.py" for name in names]
+
+
 ROTA = {"FLUVIAL_ROTA": "1"}
 SECURED = ROTA | {"FLUVIAL_TEST_SECURED": "1"}
 EVERY_WAY = (
     "broken_tables",
+    "duplicates",
     "exactly_once",
     "partition_growth",
     "publishing",
     "quarantine_replay",
+    "rebuild",
     "reducers",
     "row_swap",
     "serve",
     "tables",
 )
+MARTS = ("aggregates", "continuous_checks", "key_refresh", "row_refresh", "windows")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
@@ -112,15 +119,16 @@ TURNS = (
     Turn("random marts of rows", 8, _pytest("tests/spark/test_spark_random_rows.py"), ROTA),
     Turn(
         "tables every way",
-        18,
-        _pytest("-n2", "-m", "rota", *(f"tests/spark/test_spark_{name}.py" for name in EVERY_WAY)),
+        20,
+        _pytest("-n2", "-m", "rota", *_spark(EVERY_WAY)),
         ROTA,
     ),
+    Turn("marts every way", 8, _pytest("-n2", "-m", "rota", *_spark(MARTS)), ROTA),
     Turn(
         "histories of contracts",
         10,
         _pytest("-n2", "tests/spark/test_spark_schema_histories.py"),
-        {"FLUVIAL_HISTORIES": "3:63"},
+        {"FLUVIAL_HISTORIES": "1:61"},
     ),
     Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
     Turn("clients, secured", 30, ("-m", "tests.compat.run", "--secure")),

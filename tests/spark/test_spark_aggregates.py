@@ -127,6 +127,7 @@ def test_changed_rows_alone_make_what_the_batch_query_makes(orders: Warehouse) -
     assert "1 keys read again" in "\n".join(as_lines(explain(spend, orders.settings, orders.spark)))
 
 
+@pytest.mark.rota
 def test_rows_that_only_came_are_merged_without_reading_what_was_there(orders: Warehouse) -> None:
     here = aggregate(ORDERS, name="here", by="customer", fields={"n": count(), "m": mean("id"), "hi": max_("item"),
                                                                  "items": count_distinct("item")})  # fmt: skip

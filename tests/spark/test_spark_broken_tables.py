@@ -411,6 +411,7 @@ def test_a_torn_checkpoint_is_named_and_what_only_saves_time_is_not_missed(copy:
     torn.assert_exact("compacted")
 
 
+@pytest.mark.rota
 def test_a_checkpoint_without_its_commits_is_no_new_table(copy: Copy) -> None:
     assert checkpoint(copy.spark, str(copy.folder("compacted")), commits_min=1)
     for each in copy.log_of("compacted"):
@@ -467,6 +468,7 @@ def test_a_feature_that_delta_does_not_have_is_named(copy: Copy, protocol: str) 
     assert copy.log_of("compacted") == before
 
 
+@pytest.mark.rota
 def test_what_another_writer_did_to_a_table_is_told(copy: Copy) -> None:
     table = str(copy.folder("history"))
     rows = (

@@ -110,6 +110,7 @@ def test_rows_that_fail_are_told_or_kept_and_only_what_came_is_read(
     assert not any(each.sentence for each in again.found)
 
 
+@pytest.mark.rota
 def test_a_bad_mart_stops_alone_and_goes_on_once_it_is_repaired(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:

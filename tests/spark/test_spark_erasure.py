@@ -248,6 +248,7 @@ def test_what_the_log_still_holds_comes_into_no_table_again(
     assert holding(spark, settings) == []
 
 
+@pytest.mark.rota
 def test_a_topic_that_is_not_compacted_says_until_when_it_keeps_the_key(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

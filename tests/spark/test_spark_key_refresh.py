@@ -191,6 +191,7 @@ def test_a_row_of_a_key_that_did_not_change_is_no_answer(spark: Any, inputs: Set
     assert TableLog(spark, path(inputs, "marts.alike")).newest_version() == 0
 
 
+@pytest.mark.rota
 def test_only_files_that_may_hold_a_changed_key_are_read(spark: Any, inputs: Settings) -> None:
     for number in range(1, 4):
         write(

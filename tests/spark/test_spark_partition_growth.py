@@ -206,9 +206,8 @@ def test_an_open_transaction_in_an_old_partition_is_waited_for(
     assert not joins(2 * HOUR_MS), "not every producer knows of it"
 
 
-@pytest.mark.parametrize(
-    "swaps", [pytest.param(True, id="swap"), pytest.param(False, id="merge", marks=pytest.mark.rota)]
-)
+@pytest.mark.rota
+@pytest.mark.parametrize("swaps", [pytest.param(True, id="swap"), pytest.param(False, id="merge")])
 def test_records_of_added_partitions_come_though_the_old_ones_have_none(
     settings: Settings,
     spark: Any,

@@ -136,6 +136,7 @@ def test_each_change_of_a_state_is_published_once(
     )
 
 
+@pytest.mark.rota
 def test_a_restored_and_a_rebuilt_table_are_published_by_what_differs(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, out: str
 ) -> None:

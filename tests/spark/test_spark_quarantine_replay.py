@@ -134,6 +134,7 @@ def test_a_replay_that_is_stopped_appends_nothing_twice(
     assert amounts_of(spark, settings)["mart"] == {"a": 41, "b": 41}
 
 
+@pytest.mark.rota
 def test_what_cannot_be_replayed_is_said_and_waits(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

@@ -162,7 +162,8 @@ def _refreshed(
     assert verify(mart, tables._settings, tables._spark, schemas=None).is_exact  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed < 1 else pytest.mark.rota) for seed in range(8)])
+@pytest.mark.rota
+@pytest.mark.parametrize("seed", range(8))
 def test_pairs_within_an_interval_are_always_those_of_the_inputs(
     seed: int, spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ KINDS = ("tumbling", "hopping", "session")
 EMITS: Sequence[Emit] = ("final", "changes")
 ROADS = ("aggregate", "transform")
 # Hopping windows (of which tumbling ones are a case) by changes as an aggregate, sessions at their end by a transform.
-OFTEN = (1, 2)
+OFTEN = (2,)
 IDS_MAX = 1000
 
 

@@ -41,6 +41,7 @@ def assert_is_the_fold(spark: Any, topic: Topic) -> None:
     assert len(rows) == len({row.id for row in rows})
 
 
+@pytest.mark.rota
 def test_changed_fields_are_folded_from_the_beginning_through_a_kill(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

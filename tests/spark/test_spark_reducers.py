@@ -181,6 +181,7 @@ def test_a_reducer_that_raises_stops_its_table_alone_and_a_rebuild_repairs_it(
     assert rows_of(spark, "state.wrong") == [{"id": "a", "total": 19}, {"id": "b", "total": 0}]
 
 
+@pytest.mark.rota
 def test_verify_finds_a_version_that_its_reducer_does_not_give(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

@@ -140,6 +140,7 @@ def test_new_rows_are_appended_and_rows_that_went_take_theirs_along(spark: Any, 
     )
 
 
+@pytest.mark.rota
 def test_files_that_are_rewritten_cancel_out(spark: Any, inputs: Settings) -> None:
     """Without deletion vectors a changed row has all rows of its file go and come again."""
     spark.sql(f"ALTER TABLE delta.`{path(inputs, ORDERS)}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
@@ -152,6 +153,7 @@ def test_files_that_are_rewritten_cancel_out(spark: Any, inputs: Settings) -> No
     assert (refresh.road, made(spark, inputs, maps).removed) == ("rows", 1)
 
 
+@pytest.mark.rota
 def test_a_union_follows_all_of_its_inputs(spark: Any, inputs: Settings) -> None:
     both = pipeline(name="both", inputs=[ORDERS, RETURNS], version="1")(
         lambda orders, returns: orders.select("id", "amount").union(returns.selectExpr("id", "-amount"))
@@ -163,6 +165,7 @@ def test_a_union_follows_all_of_its_inputs(spark: Any, inputs: Settings) -> None
     assert made(spark, inputs, both).removed == 1
 
 
+@pytest.mark.rota
 def test_a_table_that_somebody_changed_is_written_whole(spark: Any, inputs: Settings) -> None:
     refreshed(spark, inputs, by_tag)
     change(spark, inputs, "marts.by_tag", "DELETE FROM TABLE WHERE amount = 4")
@@ -235,6 +238,7 @@ def test_explain_says_which_road_and_why_no_better_one(spark: Any, inputs: Setti
     assert lines(counted)[1].startswith(f"  why not better: {why}")
 
 
+@pytest.mark.rota
 def test_a_pinned_input_is_read_at_its_version(spark: Any, inputs: Settings) -> None:
     def declared(version: int) -> Pipeline:
         declare = pipeline(name="pinned", inputs=[ORDERS, CITIES], pinned={CITIES: version}, version="1")

@@ -101,7 +101,7 @@ def client(spark: Any, tmp_path: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-STEPS = ("swap", "compact", "column", "swap", "vacuum")
+STEPS = ("swap", "compact", "column")
 MORE_STEPS = ("swap", "swap", "compact", "swap", "checkpoint", "column", "swap", "vacuum")
 
 

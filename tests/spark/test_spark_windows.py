@@ -178,6 +178,7 @@ def test_which_rows_are_late_does_not_depend_on_when_a_table_is_refreshed(views:
     assert (views.hours(mart), views.late()) == step_by_step
 
 
+@pytest.mark.rota
 def test_rows_that_went_are_judged_no_more(views: Views) -> None:
     mart = by_hour(tumbling("at", "1 hour", watermark="0 minutes"))
     views.add(("ann", "10:05", 1), ("bob", "12:00", 1), ("ann", "10:06", 1), ("cid", "10:07", 1))
@@ -201,6 +202,7 @@ def test_rows_that_went_are_judged_no_more(views: Views) -> None:
     assert views.is_exact(mart)
 
 
+@pytest.mark.rota
 def test_verify_finds_a_late_row_that_is_not_kept(views: Views) -> None:
     mart = by_hour(tumbling("at", "1 hour", watermark="0 minutes"))
     views.add(("ann", "10:05", 1), ("bob", "12:00", 1), ("ann", "10:06", 1))
@@ -378,6 +380,7 @@ def test_a_final_window_is_there_once_and_stays_as_it_is(views: Views) -> None:
     assert views.is_exact(mart)
 
 
+@pytest.mark.rota
 def test_a_final_session_is_joined_by_no_later_row(views: Views) -> None:
     window = session("at", "30 minutes", watermark="0 minutes", emit="final")
     mart = aggregate(VIEWS, name="visits", by="visitor", fields={"n": count()}, window=window)
