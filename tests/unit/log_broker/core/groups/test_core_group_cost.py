@@ -144,7 +144,8 @@ def test_an_event_looks_at_no_more_members_where_there_are_more(event) -> None:
     def cost(members: int) -> int:
         driver, *acts = event(members)
         # Now and then one clears away what has gathered in a heap.
-        return min(operations(lambda: (act(), driver.group.next_deadline_ms())) for act in acts)  # noqa: B023
+        counts = [operations(lambda: (act(), driver.group.next_deadline_ms())) for act in acts]  # noqa: B023
+        return min(filter(None, counts))  # Python 3.12.1 now and then traces nothing
 
     few, many = cost(FEW), cost(MANY)
     assert few > 10
