@@ -21,14 +21,13 @@ from fluvial.delta.snapshot import read_snapshot
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
 from fluvial.query.engine import Answer, Door, Engine, Fresh, Told
-from fluvial.query.lookup import lookup
 from fluvial.query.references import INTERNAL_COLUMNS
 from fluvial.query.rows import rows_of
 from fluvial.query.versions import At
 from fluvial.query.words import StatementError, bound, parameters_of, used_parameters
-from fluvial.serve.errors import BadKeyError, StaleTableError
+from fluvial.serve.errors import BadKeyError
 from fluvial.serve.keys import key_columns
-from fluvial.serve.table import Row, ServedTable, View
+from fluvial.serve.table import Row, ServedTable, View, demand_fresh
 from fluvial.serve.warehouse import ServedWarehouse
 
 if TYPE_CHECKING:
@@ -129,10 +128,8 @@ class Table:
         wanted = view.key.of_value(list(key))
         if not fresh:
             return view.get(wanted, columns)
-        found = self._ask(lookup(view.name, view.columns(columns), view.key.parts(wanted)))
-        stale = found.told.versions[0].stale
-        if stale is not None:
-            raise StaleTableError(f"{self.name} is not read with what the log holds: {stale}")
+        found = self._ask(view.lookup(wanted, columns))
+        demand_fresh(found.told.versions[0])
         return next(iter(found.rows()), None)
 
     def get_all(

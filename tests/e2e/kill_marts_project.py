@@ -22,17 +22,15 @@ from fluvial.tables import (
     top,
     tumbling,
 )
-from fluvial.tables.drive import key_plan, part_refresh
+from tests.by_changes import refresh_by_changes
 from tests.e2e.kill_tables_project import TOPIC, accounts, newest, payments
 
 TOPICS = (TOPIC, "refunds")
 
 BY_CHANGES = "REFRESHED_BY_CHANGES"
-WEIGHING = (key_plan, part_refresh)
 # Tables of this size are always cheaper by the full query; drivers refresh them as large ones are.
 if os.environ.get(BY_CHANGES):
-    for module in WEIGHING:
-        module.why_full = lambda _work: None
+    refresh_by_changes()
 
 __all__ = ["accounts", "newest", "payments"]
 

@@ -9,11 +9,11 @@ import sys
 from kill_tables import Graph
 from kill_tables_run import main
 
-from tests.e2e.kill_marts_project import BY_CHANGES, TOPICS, WEIGHING
+from tests.by_changes import refresh_by_changes
+from tests.e2e.kill_marts_project import BY_CHANGES, TOPICS
 
 MARTS = Graph("tests.e2e.kill_marts_project", TOPICS, environment={BY_CHANGES: "1"}, seconds=25.0, settled_every=4)
 
 if __name__ == "__main__":
-    for module in WEIGHING:
-        module.why_full = lambda _work: None
+    refresh_by_changes()
     sys.exit(main(__file__, MARTS))

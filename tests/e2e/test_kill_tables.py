@@ -7,7 +7,7 @@ from kill_marts_run import MARTS
 from kill_tables import DRIVER, run_kills, session
 from local_platform import LocalPlatform
 
-from tests.e2e.kill_marts_project import WEIGHING
+from tests.by_changes import refreshed_by_changes
 
 
 @pytest.mark.rota
@@ -19,13 +19,10 @@ def test_a_killed_driver_leaves_tables_and_topic_exact(platform: LocalPlatform, 
 
 
 @pytest.mark.rota
-def test_a_killed_driver_leaves_ten_marts_exact(
-    platform: LocalPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in WEIGHING:
-        monkeypatch.setattr(module, "why_full", lambda _work: None)
+def test_a_killed_driver_leaves_ten_marts_exact(platform: LocalPlatform, tmp_path: Path) -> None:
     beside = session(tmp_path / "beside")
-    report = run_kills(platform, beside, 1, 1, graph=MARTS, others_max=0, with_commands=False)
+    with refreshed_by_changes():
+        report = run_kills(platform, beside, 1, 1, graph=MARTS, others_max=0, with_commands=False)
     assert not report.problems, report.problems
     assert report.kills == {DRIVER: 1}
     assert {"keys", "parts", "rows"} <= report.roads.keys()

@@ -9,10 +9,11 @@ import pytest
 
 from fluvial.config import Settings
 from fluvial.testing.embedded import embedded_platform
-from tests.bench.nexmark.answers import differences, refresh, whatever_it_costs, write_batch
+from tests.bench.nexmark.answers import differences, refresh, write_batch
 from tests.bench.nexmark.auction_house import AuctionHouse
 from tests.bench.nexmark.generator import Generator
 from tests.bench.nexmark.queries import QUERIES
+from tests.by_changes import refreshed_by_changes
 
 EVENTS, RATE = 1500, 200
 ROADS = {
@@ -26,7 +27,7 @@ ROADS = {
 @pytest.mark.rota
 @pytest.mark.spark
 def test_tables_that_follow_have_the_answers_of_batch_queries(warehouse_settings: Settings, spark: Any) -> None:
-    with embedded_platform() as platform, whatever_it_costs():
+    with embedded_platform() as platform, refreshed_by_changes():
         settings = replace(
             warehouse_settings, bootstrap_servers=platform.bootstrap_servers, registry_url=platform.registry_url
         )

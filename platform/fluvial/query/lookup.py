@@ -4,6 +4,7 @@ The row of a key as a query. Pure.
 
 import datetime as dt
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from fluvial.query.references import quoted
@@ -32,6 +33,8 @@ def _literal(name: str, kind: str, value: Any) -> str:
             zone = "" if value.tzinfo is None else "Z"
             utc = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
             text = f"{utc.isoformat(sep=' ')}{zone}"
+        case Decimal():
+            text = f"{value:f}"  # engines need not read an exponent as a decimal
         case _:
             text = str(value)
     return literal(text, _KINDS.get(kind, kind.upper()), name=name)

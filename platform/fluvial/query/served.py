@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Any
 
 from fluvial.config import Settings
 from fluvial.spark.warehouse import Warehouse
@@ -76,7 +77,7 @@ def found(settings: Settings) -> Server | None:
     The server of the settings' warehouse that has left a note and runs.
     """
     try:
-        noted = json.loads(_note(settings).read_text(encoding="utf-8"))
+        noted = _read(_note(settings))
         os.kill(noted["pid"], 0)
         if noted["warehouse"] != _warehouse(settings):
             return None
@@ -90,7 +91,7 @@ def process_of(settings: Settings) -> int | None:
     The process that left the note, whether it runs or not.
     """
     try:
-        return int(json.loads(_note(settings).read_text(encoding="utf-8"))["pid"])
+        return int(_read(_note(settings))["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -111,8 +112,12 @@ def noted(settings: Settings, host: str, port: int) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError, ValueError, KeyError):
-            if json.loads(path.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            if _read(path)["pid"] == os.getpid():
                 path.unlink()
+
+
+def _read(note: Path) -> Any:
+    return json.loads(note.read_text(encoding="utf-8"))
 
 
 def _note(settings: Settings) -> Path:

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from fluvial.query.versions import At
 from fluvial.serve.bodies import body_of, hung_up, object_of
 from fluvial.serve.errors import BadRequestError, BusyError, NoRowError, ServeError
 from fluvial.serve.exposition import Metrics
@@ -102,14 +103,16 @@ class _Doors:
         row, version = await self._fresh_rows.row(
             view, key, asked.columns, asked.fresh_at_least, lambda: hung_up(request)
         )
-        ends = ",".join(f"{partition}={end - 1}" for partition, end in sorted(version.ends.items()) if end)
+        assert version.topic is not None, "a table that is fresh is made of a topic"
+        last = {partition: end - 1 for partition, end in sorted(version.ends.items()) if end}
+        place = str(At(topic=version.topic, offsets=last))
         headers = {
             "fluvial-version": str(version.version),
-            "fluvial-offsets": f"{version.topic}:{ends}",
+            "fluvial-offsets": place,
             "cache-control": "no-store",
         }
         if row is None:
-            error = no_row(view, key, f"up to {version.topic}:{ends}")
+            error = no_row(view, key, f"up to {place}")
             return Response(_error_body(error), error.status, headers, media_type=JSON)
         return Response(self._service.shown(view, row), 200, headers, media_type=JSON)
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from fluvial.errors import FluvialError
 from fluvial.query.engine import Answer
-from fluvial.query.lookup import lookup
 from fluvial.query.versions import At, Version
-from fluvial.serve.errors import BadRequestError, RefusedStatementError, StaleTableError
+from fluvial.serve.errors import BadRequestError, RefusedStatementError
 from fluvial.serve.sql import Asked, Statements
-from fluvial.serve.table import Row, View
+from fluvial.serve.table import Row, View, demand_fresh
 
 
 class FreshRows:
@@ -41,7 +40,7 @@ class FreshRows:
             places = At.of(at_least, "fresh_at_least")
         except FluvialError as error:
             raise BadRequestError(str(error)) from error
-        statement = lookup(view.name, view.columns(columns), view.key.parts(key))
+        statement = view.lookup(key, columns)
         found: list[Row] = []
 
         def take(answer: Answer) -> None:
@@ -49,6 +48,5 @@ class FreshRows:
 
         told = await self._statements.read(Asked(statement=statement, fresh=True, at_least=places), gone, take)
         (version,) = told.versions
-        if version.stale is not None:
-            raise StaleTableError(f"{view.name} is not read with what the log holds: {version.stale}")
+        demand_fresh(version)
         return (found[0] if found else None), version

@@ -15,10 +15,12 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.recent import Recent
 from fluvial.delta.rows import marked_rows
 from fluvial.delta.snapshot import Replay, Snapshot
+from fluvial.query.lookup import lookup
 from fluvial.query.references import INTERNAL_COLUMNS
 from fluvial.query.rows import rows_of
+from fluvial.query.versions import Version
 from fluvial.serve.data_file import FileKeys, Kept, RowReader
-from fluvial.serve.errors import NoColumnError, NoVersionError, SeveralRowsError, UnreadableError
+from fluvial.serve.errors import NoColumnError, NoVersionError, SeveralRowsError, StaleTableError, UnreadableError
 from fluvial.serve.keys import Key, arrow_type
 
 if TYPE_CHECKING:
@@ -128,6 +130,14 @@ class View:
         places = (self._find(key) for key in keys)
         return [None if found is None else self._row(*found, names) for found in places]
 
+    def lookup(self, key: Sequence[Any], columns: Sequence[str] | None = None) -> str:
+        """
+        The statement that reads the row with this key, for whoever reads it with what the log holds behind the table.
+
+        Raises :class:`NoColumnError`.
+        """
+        return lookup(self.name, self.columns(columns), self.key.parts(key))
+
     def _find(self, key: Sequence[Any]) -> tuple[_File, int] | None:
         text = self.key.text(key)
         digest = Digests.of([text]).high[0]
@@ -155,6 +165,14 @@ class View:
         (values,) = rows_of([_widened(batch.slice(at, 1).select([name for name in names if name in has]), self.types)])
         row = dict(zip((name for name in names if name in has), values, strict=True))
         return row if len(row) == len(names) else {name: row.get(name) for name in names}
+
+
+def demand_fresh(version: Version) -> None:
+    """
+    Raise :class:`StaleTableError` for a table that was to be read with what the log holds behind it, and was not.
+    """
+    if version.stale is not None:
+        raise StaleTableError(f"{version.table} is not read with what the log holds: {version.stale}")
 
 
 class ServedTable:

@@ -28,10 +28,11 @@ from fluvial.spark.session import build_session
 from fluvial.tables import Pipeline
 from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.testing.embedded import embedded_platform
-from tests.bench.nexmark.answers import Answer, Spent, differences, refresh, whatever_it_costs, write_batch
+from tests.bench.nexmark.answers import Answer, Spent, differences, refresh, write_batch
 from tests.bench.nexmark.auction_house import AuctionHouse
 from tests.bench.nexmark.generator import Generator
 from tests.bench.nexmark.queries import QUERIES
+from tests.by_changes import refreshed_by_changes
 
 COMPARED_EVERY = 10
 WEIGHED, CHANGES, BATCH = "as weighed", "what changed", "batch query"
@@ -133,7 +134,7 @@ def _measure(
                 # First, so that it too has to read the new versions of its inputs' logs.
                 taken[name].batch.append(write_batch(house, QUERIES[name]))
                 _say(progress, f"{name}, batch {number}, {BATCH}: {taken[name].batch[-1]}")
-            with nullcontext() if side == WEIGHED else whatever_it_costs():
+            with nullcontext() if side == WEIGHED else refreshed_by_changes():
                 answer = refresh(house, QUERIES[name], explained if work.explain and is_last else lambda _mart: None)
             _say(progress, f"{name}, batch {number}, {side}: {answer}")
             if number > 1:

@@ -3,8 +3,7 @@ Bringing a query's answer up to date, by its declarations and by the batch query
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ import psutil
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import Refresh, newest_made
 from fluvial.tables import Pipeline
-from fluvial.tables.drive import key_plan, part_refresh, row_plan
 from fluvial.tables.drive.comparison import same_value
 from fluvial.tables.drive.runner import materialize
 from tests.bench.nexmark.queries import Query
@@ -67,17 +65,6 @@ class Answer:
 
     def __str__(self) -> str:
         return f"{self.roads}, {self.spent}"
-
-
-@contextmanager
-def whatever_it_costs() -> Iterator[None]:
-    """Take the road of what changed where there is one, also where the full query is weighed to be cheaper."""
-    weighed = key_plan.why_full, part_refresh.why_full, row_plan.why_full_of_rows
-    key_plan.why_full = part_refresh.why_full = row_plan.why_full_of_rows = lambda _work: None
-    try:
-        yield
-    finally:
-        key_plan.why_full, part_refresh.why_full, row_plan.why_full_of_rows = weighed
 
 
 def refresh(house: "AuctionHouse", query: Query, before: Callable[[Pipeline], None] = lambda _mart: None) -> Answer:

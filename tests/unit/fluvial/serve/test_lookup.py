@@ -3,7 +3,6 @@
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -44,11 +43,16 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, (_, values) in KEYS.items() for value in values])
 def test_each_type_of_key_finds_its_row(db: Database, name: str, value: Any) -> None:
     view = db._warehouse().table(f"state.{name}").newest()
-    statement = lookup(view.name, ["note"], view.key.parts(view.key.of_value(value)))
+    statement = view.lookup(view.key.of_value(value), ["note"])
     answer = db.sql(statement)
     assert answer.rows() == [{"note": repr(value)}], statement
     assert answer.told.engine == "sail"
 
 
-def test_columns_are_quoted(tmp_path: Path) -> None:
+def test_columns_are_quoted() -> None:
     assert lookup("state.t", ["a`b"], [("k", "integer", 7)]) == "SELECT `a``b` FROM `state`.`t` WHERE `k` = 7"
+
+
+def test_a_small_decimal_has_no_exponent() -> None:
+    statement = lookup("state.t", ["a"], [("k", "decimal(20,10)", Decimal("0.0000001000"))])
+    assert statement.endswith("WHERE `k` = cast('0.0000001000' as DECIMAL(20,10))")
