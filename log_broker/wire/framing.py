@@ -10,6 +10,7 @@ Cuts the bytes of a connection into requests, and reads the header before each.
 """
 
 import struct
+from mmap import ACCESS_COPY, mmap
 from typing import NamedTuple
 
 from log_broker.records.varint import read_uvarint
@@ -23,7 +24,10 @@ STAGING_BYTES = 256 * 1024  # of the buffer that connections share
 DIRECT_FROM_BYTES = 32 * 1024
 GROWTH = 8  # a large request's memory is at most so many times what has come of it, so that it seldom moves
 STEP_BYTES_MAX = 16 * 1024 * 1024
-_ZEROS = memoryview(bytes(STEP_BYTES_MAX))  # never written to, so all of it is the system's one page of zeros
+# A request of so many bytes is mapped: its memory is never moved, and the system has it back when it ends. What is
+# allocated otherwise is copied as it grows, and the C library keeps what was freed.
+MAPPED_FROM_BYTES = 4 * 1024 * 1024
+_ZEROS = memoryview(bytes(MAPPED_FROM_BYTES))  # never written to, so all of it is the system's one page of zeros
 _LENGTH = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
@@ -56,12 +60,13 @@ class FrameCutter:
     is a promise and costs nothing.
     """
 
-    __slots__ = ("_allowed", "_frame", "_have", "_length_bytes", "_limit", "pending", "uncut")
+    __slots__ = ("_allowed", "_frame", "_have", "_length_bytes", "_limit", "_size", "pending", "uncut")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._length_bytes = b""  # the first bytes of a length that is not complete
-        self._frame: bytearray | None = None  # a request that is not complete; at most its length
+        self._frame: bytearray | mmap | None = None  # a request that is not complete
+        self._size = 0  # how much of that may be filled; all, unless it is mapped
         self._have = 0  # how much of that is filled
         self._allowed = 0  # by how much it grows when it is read into next
         self.pending = 0  # the length of that request, 0 between requests
@@ -75,7 +80,7 @@ class FrameCutter:
     @property
     def held(self) -> int:
         """Bytes of memory of the request that is not complete, with those that were allowed."""
-        return 0 if self._frame is None else len(self._frame) + self._allowed
+        return 0 if self._frame is None else self._size + self._allowed
 
     @property
     def spare(self) -> int:
@@ -103,14 +108,12 @@ class FrameCutter:
 
         A small rest does: what follows it arrives in the same system call then.
         """
-        frame = self._frame
-        if frame is None or self.pending - self._have < STAGING_BYTES:
+        if self._frame is None or self.pending - self._have < STAGING_BYTES:
             return None
         if self._allowed:
-            # Not `bytearray(n)` beside it: memory that is extended is often extended in place.
-            frame += _ZEROS[: self._allowed]
+            self._extend(self._frame, self._allowed)
             self._allowed = 0
-        return memoryview(frame)[self._have :] if len(frame) > self._have else None
+        return memoryview(self._frame)[self._have : self._size] if self._size > self._have else None
 
     def filled(self, count: int) -> memoryview | None:
         """Note that `count` bytes were written into `room()`; return the request if it is complete."""
@@ -163,7 +166,7 @@ class FrameCutter:
             else:
                 self._frame = bytearray(data[position:end])
                 self.pending = length
-                self._have = end - position
+                self._have = self._size = end - position
                 return frames
         return frames
 
@@ -172,15 +175,28 @@ class FrameCutter:
         data, self.uncut = self.uncut, None
         return [] if data is None else self.take(data, frames_max=frames_max)
 
-    def _append(self, frame: bytearray, data: memoryview) -> memoryview | None:
+    def _append(self, frame: bytearray | mmap, data: memoryview) -> memoryview | None:
         """Add bytes to the current request, in memory that it has and then in more; return it if it is complete."""
-        fitting = min(len(frame) - self._have, len(data))
-        if fitting:
-            memoryview(frame)[self._have : self._have + fitting] = data[:fitting]
-        if fitting < len(data):
-            self._allowed = max(self._allowed - (len(data) - fitting), 0)
-            frame += data[fitting:]
+        end = self._have + len(data)
+        lacking = end - self._size
+        if lacking > 0:
+            self._allowed = max(self._allowed - lacking, 0)
+            frame = self._extend(frame, lacking)
+        memoryview(frame)[self._have : end] = data
         return self.filled(len(data))
+
+    def _extend(self, frame: bytearray | mmap, size: int) -> bytearray | mmap:
+        """Have room for `size` bytes more."""
+        if isinstance(frame, bytearray):
+            if self.pending < MAPPED_FROM_BYTES:
+                # Not `bytearray(n)` beside it: memory that is extended is often extended in place.
+                frame += _ZEROS[:size]
+            else:
+                self._frame = mmap(-1, self.pending, access=ACCESS_COPY)
+                self._frame[: self._have] = frame[: self._have]
+                frame = self._frame
+        self._size += size
+        return frame
 
 
 def read_header(frame: memoryview) -> tuple[RequestHeader, memoryview]:
