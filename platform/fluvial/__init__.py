@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from fluvial.database import Database
 
 
@@ -22,3 +24,12 @@ def connect(
     from fluvial.database import Database
 
     return Database.at(warehouse, data_dir=data_dir, keys=keys)
+
+
+def load_ipython_extension(shell: "InteractiveShell") -> None:
+    """
+    `%load_ext fluvial`: have `%sql` and `%%sql` in a notebook, see :mod:`fluvial.notebook`.
+    """
+    from fluvial.notebook import load
+
+    load(shell)

@@ -7,6 +7,7 @@ Tables in a program or a notebook: `fluvial.connect()` gives queries, rows by ke
 """
 
 import datetime as dt
+import html
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +23,8 @@ from fluvial.errors import FluvialError
 from fluvial.extras import needed
 from fluvial.query.engine import Answer, Door, Engine, Fresh, Told
 from fluvial.query.references import INTERNAL_COLUMNS
-from fluvial.query.rows import rows_of
+from fluvial.query.rendering import TABLE_ROWS_MAX, html_table
+from fluvial.query.rows import columns_of, rows_of
 from fluvial.query.versions import At
 from fluvial.query.words import StatementError, bound, parameters_of, used_parameters
 from fluvial.serve.errors import BadKeyError
@@ -78,6 +80,14 @@ class Result:
         The rows as dicts, with the values that Spark gives: instants are in UTC, without a zone.
         """
         return [dict(zip(self.table.column_names, row, strict=True)) for row in rows_of(self.table.to_batches())]
+
+    def _repr_html_(self) -> str:
+        """
+        The first rows as a notebook shows them.
+        """
+        shown = self.table.slice(0, TABLE_ROWS_MAX)
+        table = html_table(columns_of(shown.schema), list(rows_of(shown.to_batches())), self.table.num_rows)
+        return f"{table}<p>{html.escape(str(self.told))}</p>"
 
     def __str__(self) -> str:
         return f"{self.table.num_rows} rows of {', '.join(self.table.column_names)} ({self.told})"

@@ -7,6 +7,7 @@ is JSON. Only the table shortens; there binary is shown as text where it is text
 
 import csv
 import datetime as dt
+import html
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -66,6 +67,19 @@ def write_markdown(columns: Columns, rows: Iterable[Sequence[Any]], out: TextIO)
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def html_table(columns: Columns, rows: Sequence[Sequence[Any]], count: int) -> str:
+    """Return the rows as a table of HTML, of `count` that there are; cells are those of the table that is drawn."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td>{html.escape(_cell(value, kind))}</td>" for value, (_, kind) in zip(row, columns, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    said = f"{count} rows" if len(rows) == count else f"the first {len(rows)} of {count} rows"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{said}</p>"
 
 
 def draw_table(columns: Columns, rows: Sequence[Sequence[Any]], console: "Console", *, more: bool) -> None:
