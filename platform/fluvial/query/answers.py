@@ -19,15 +19,17 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    NDJSON = "ndjson"
     CSV = "csv"
     PARQUET = "parquet"
     ARROW = "arrow"
+    ARROW_STREAM = "arrow-stream"
     MARKDOWN = "markdown"
 
     @property
     def is_text(self) -> bool:
         """Whether it can be shown on a terminal, one answer after another."""
-        return self not in (Format.PARQUET, Format.ARROW)
+        return self not in (Format.PARQUET, Format.ARROW, Format.ARROW_STREAM)
 
     @property
     def rows_max(self) -> int | None:
@@ -47,6 +49,8 @@ def write(answer: "Answer", fmt: Format, out: BinaryIO, width: int) -> None:
                 _draw(answer, text, width)
             case Format.JSON:
                 rendering.write_json(answer.columns, answer.rows(), text)
+            case Format.NDJSON:
+                rendering.write_ndjson(answer.columns, answer.rows(), text)
             case Format.MARKDOWN:
                 rendering.write_markdown(answer.columns, answer.rows(), text)
             case _:
@@ -66,15 +70,19 @@ def _draw(answer: "Answer", out: io.TextIOWrapper, width: int) -> None:
 
 
 def _write_arrow(schema: "pa.Schema", batches: "Iterator[pa.RecordBatch]", fmt: Format, out: BinaryIO) -> None:
-    import pyarrow as pa
-
-    if fmt is Format.ARROW:
-        with pa.ipc.new_file(out, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        return
-    from pyarrow import parquet
-
-    with parquet.ParquetWriter(out, schema) as writer:
+    with _writer(schema, fmt, out) as writer:
         for batch in batches:
             writer.write_batch(batch)
+
+
+def _writer(schema: "pa.Schema", fmt: Format, out: BinaryIO) -> Any:
+    import pyarrow as pa
+
+    match fmt:
+        case Format.ARROW:
+            return pa.ipc.new_file(out, schema)
+        case Format.ARROW_STREAM:
+            return pa.ipc.new_stream(out, schema)
+    from pyarrow import parquet
+
+    return parquet.ParquetWriter(out, schema)

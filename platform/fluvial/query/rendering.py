@@ -10,7 +10,7 @@ import datetime as dt
 import html
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -33,18 +33,30 @@ class AnswerError(FluvialError):
 
 def write_json(columns: Columns, rows: Iterable[Sequence[Any]], out: TextIO) -> None:
     """Write one array of objects; raises AnswerError when two columns have one name."""
+    objects = _objects(columns, rows)
+    out.write("[")
+    for at, each in enumerate(objects):
+        out.write(f"{',' if at else ''}\n{each}")
+    out.write("\n]\n")
+
+
+def write_ndjson(columns: Columns, rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    """Write an object a line; raises AnswerError when two columns have one name."""
+    for each in _objects(columns, rows):
+        out.write(f"{each}\n")
+
+
+def _objects(columns: Columns, rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     names = [name for name, _ in columns]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise AnswerError(f"two columns are named {twice!r}, which a JSON object cannot hold; rename one with `as`")
     labels = [f"{json.dumps(name, ensure_ascii=False)}: " for name in names]
-    out.write("[")
-    for at, row in enumerate(rows):
-        fields = ", ".join(
-            label + json_text(value, kind) for label, value, (_, kind) in zip(labels, row, columns, strict=True)
-        )
-        out.write(f"{',' if at else ''}\n{{{fields}}}")
-    out.write("\n]\n")
+    return (f"{{{', '.join(_fields(labels, row, columns))}}}" for row in rows)
+
+
+def _fields(labels: Sequence[str], row: Sequence[Any], columns: Columns) -> Iterator[str]:
+    return (label + json_text(value, kind) for label, value, (_, kind) in zip(labels, row, columns, strict=True))
 
 
 def write_csv(columns: Columns, rows: Iterable[Sequence[Any]], out: TextIO) -> None:

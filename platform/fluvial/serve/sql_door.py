@@ -20,7 +20,9 @@ from fluvial.serve.sql import WIDTH, Asked, Statements
 MEDIA_TYPES: Mapping[Format, str] = {
     Format.JSON: "application/json",
     Format.CSV: "text/csv; charset=utf-8",
+    Format.NDJSON: "application/x-ndjson",
     Format.ARROW: "application/vnd.apache.arrow.file",
+    Format.ARROW_STREAM: "application/vnd.apache.arrow.stream",
     Format.PARQUET: "application/vnd.apache.parquet",
     Format.MARKDOWN: "text/markdown; charset=utf-8",
     Format.TABLE: "text/plain; charset=utf-8",

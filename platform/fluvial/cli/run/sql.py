@@ -52,8 +52,8 @@ def sql(
         Format,
         typer.Option(
             "--format",
-            help="table shortens; json is one array of objects, csv a header and all rows; arrow is a file of Arrow's "
-            "IPC format.",
+            help="table shortens; json is one array of objects, ndjson an object a line, csv a header and all rows; "
+            "arrow is a file of Arrow's IPC format, arrow-stream a stream.",
         ),
     ] = Format.TABLE,
     param: Annotated[

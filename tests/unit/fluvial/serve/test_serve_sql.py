@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import os
 import signal
 import threading
@@ -89,6 +90,10 @@ def test_a_query_is_answered_in_the_format_that_is_asked_for(served: Served) -> 
     assert served.sql(query, format="csv").text == "customer,orders,spent\nc0,0,0.00\nc1,1,0.25\n"
     arrow = served.client.post("/sql", content=query, headers={"accept": "application/vnd.apache.arrow.file"})
     assert pa.ipc.open_file(io.BytesIO(arrow.content)).read_all().column("customer").to_pylist() == ["c0", "c1"]
+    stream = served.client.post("/sql", content=query, headers={"accept": "application/vnd.apache.arrow.stream"})
+    assert pa.ipc.open_stream(stream.content).read_all().column("customer").to_pylist() == ["c0", "c1"]
+    lines = served.client.post("/sql", content=query, headers={"accept": "application/x-ndjson"}).text
+    assert [json.loads(line) for line in lines.splitlines()] == answer.json()
     table = served.client.post("/sql", content=query, headers={"accept": "text/plain"})
     assert "customer" in table.text.splitlines()[1]
 
