@@ -242,7 +242,7 @@ def test_the_costs_decide_and_the_commit_says_so(spark: Any, inputs: Settings, m
     assert lines[0] == "marts.spend: nothing has changed"
     assert "why not better" not in "\n".join(lines)
 
-    monkeypatch.setattr(refresh_cost, "FIXED", 0)
+    monkeypatch.setattr(refresh_cost, "FIXED_HERE", 0)
     write(spark, inputs, ORDERS, "SELECT '3' AS customer, 0.1D AS amount, 1001L AS id")
     found = explain(spend_by_customer, inputs, spark)
     assert (found.road, found.costs) == ("keys", (19, 65))

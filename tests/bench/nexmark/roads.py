@@ -64,7 +64,9 @@ class Roads:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.nexmark.roads")
-    parser.add_argument("--sizes", nargs="+", default=SIZES, help="events of each batch; with a w it only warms the JVM")
+    parser.add_argument(
+        "--sizes", nargs="+", default=SIZES, help="events of each batch; with a w it only warms the JVM"
+    )
     parser.add_argument("--queries", nargs="+", default=NAMES, choices=NAMES, metavar="QUERY")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-roads-") as temporary, embedded_platform() as platform:
