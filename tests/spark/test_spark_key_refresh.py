@@ -238,8 +238,11 @@ def test_the_costs_decide_and_the_commit_says_so(spark: Any, inputs: Settings, m
     assert refresh.reason == "it is cheaper: 1 rows changed, the inputs have 57 rows and the table 7"
     assert refresh.costs is not None
     assert refresh.costs[0] > refresh.costs[1] == 57 + 7
+    lines = as_lines(explain(spend_by_customer, inputs, spark))
+    assert lines[0] == "marts.spend: nothing has changed"
+    assert "why not better" not in "\n".join(lines)
 
-    monkeypatch.setattr(refresh_cost, "FIXED", 0)
+    monkeypatch.setattr(refresh_cost, "FIXED_HERE", 0)
     write(spark, inputs, ORDERS, "SELECT '3' AS customer, 0.1D AS amount, 1001L AS id")
     found = explain(spend_by_customer, inputs, spark)
     assert (found.road, found.costs) == ("keys", (19, 65))

@@ -184,7 +184,8 @@ def _by_key(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSession", 
     return Explanation(
         table=declaration.table,
         road=plan.road if is_new else "none",
-        reason=plan.reason,
+        # Where nothing has changed there was nothing to weigh.
+        reason=plan.reason if is_new or plan.costs is None else None,
         reads=_reads(
             declaration,
             made,

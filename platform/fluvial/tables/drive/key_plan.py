@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fluvial.delta.file_stats import FileStats, comparable_type, table_stats
+from fluvial.delta.log import is_here
 from fluvial.delta.mart_stamp import MartStamp, Road
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
@@ -170,8 +171,12 @@ class KeyPlanner:
             table=0 if own is None else own.rows,
             changed=changed,
             of_parts=self.declaration.from_parts,
-            here=only_came and changed <= ROWS_HERE_MAX,
+            here=self._finds_rows(changed <= ROWS_HERE_MAX and (only_came or not self.declaration.from_parts)),
         )
+
+    def _finds_rows(self, few: bool) -> bool:
+        """Whether the driver finds the table's rows of so few keys: the table is on this machine."""
+        return few and is_here(self._mart.log.path)
 
     def _by_keys(self, whole: Plan, work: Work) -> Plan:
         inputs = WindowedInputs.of_stamp(self.declaration, self.warehouse, self.session, whole.wanted)
@@ -197,7 +202,14 @@ class KeyPlanner:
                 read += rows_of_some
             else:
                 read += rows
-        work = replace(work, read=read, changed=changed.rows, keys=changed.keys, replaced=self._replaced(changed))
+        work = replace(
+            work,
+            read=read,
+            changed=changed.rows,
+            keys=changed.keys,
+            replaced=self._replaced(changed),
+            here=self._finds_rows(changed.here is not None),
+        )
         reason = why_full(work)
         if reason is not None:
             changed.frame.unpersist()
