@@ -51,7 +51,9 @@ def branch_of(words: Sequence[str]) -> typer.Typer:
             next(left, None)
         elif not word.startswith("-"):
             branch = BRANCHES.get(NEW_NAMES.get(word, (word,))[0])
-            return names_only() if branch is None else _app((branch.add,))
+            if branch is None:
+                return names_only()
+            return _app((LEAVES.get((word, next(left, "")), branch.add),))
         elif word == "--help":
             break
         elif word != "--debug" and not word.startswith(f"{FLAG}="):
@@ -150,17 +152,24 @@ def _version(app: typer.Typer) -> None:
 
 
 def _topic(app: typer.Typer) -> None:
-    app.add_typer(_topics(), name="topic")
-
-
-@cache
-def _topics() -> typer.Typer:
     from fluvial.cli.topic import consume, produce, quarantines, topic_changes, topic_repair, topics
 
-    for added in (produce, consume, topic_changes, topic_repair):
-        added.add_to(topics.app)
-    topics.app.add_typer(quarantines.app, name="quarantine")
-    return topics.app
+    group = _topics(app)
+    for added in (topics, produce, consume, topic_changes, topic_repair):
+        added.add_to(group)
+    group.add_typer(quarantines.app, name="quarantine")
+
+
+def _topic_itself(app: typer.Typer) -> None:
+    from fluvial.cli.topic import topics
+
+    topics.add_to(_topics(app))
+
+
+def _topics(app: typer.Typer) -> typer.Typer:
+    group = typer.Typer(help=BRANCHES["topic"].summary, no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(group, name="topic")
+    return group
 
 
 def _schema(app: typer.Typer) -> None:
@@ -258,4 +267,9 @@ BRANCHES: Mapping[str, Branch] = {
     "cluster": Branch(_cluster, "Show the cluster's state; reassign partitions, elect leaders, raise feature levels."),
     "acl": Branch(_acl, "List, add and remove access control lists."),
     "user": Branch(_user, "List, add and remove users; change passwords."),
+}
+
+# Of a large group, the commands that need little of it.
+LEAVES: Mapping[tuple[str, str], Callable[[typer.Typer], None]] = {
+    ("topic", name): _topic_itself for name in ("create", "list", "describe", "delete")
 }
