@@ -100,3 +100,26 @@ sql.extensions = "org.example.NotThere"
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[True, True]", "3", "True", "1"]
+
+
+WITH_A_JVM_STARTED_AHEAD = """
+import threading
+from fluvial.config import load_settings
+from fluvial.spark.session import build_session, has_session, start_ahead
+from pyspark import SparkContext
+
+settings = load_settings()
+start_ahead(settings)
+next(each for each in threading.enumerate() if each.name == "jvm-start").join()
+ahead = SparkContext._gateway
+assert ahead is not None and not has_session()
+spark = build_session(settings)
+assert spark.sparkContext._gateway is ahead, "a second JVM was started"
+assert spark.range(3).count() == 3
+"""
+
+
+def test_a_session_uses_the_jvm_that_was_started_ahead(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITH_A_JVM_STARTED_AHEAD]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr

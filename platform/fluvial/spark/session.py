@@ -10,6 +10,8 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fluvial.delta.errors import SparkFailedError
@@ -49,6 +51,8 @@ _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # Delta's own statements take `history` for their keyword, so that as a database's name they want it quoted.
 _DELTA_COMMAND = re.compile(r"\s*(OPTIMIZE|VACUUM|RESTORE|REORG|DESC(RIBE)?\s+(HISTORY|DETAIL))\b", re.IGNORECASE)
 _HISTORY_DATABASE = re.compile(r"(?<![`\w.'\"])history\.", re.IGNORECASE)
+# Who comes second finds the jars and the JVM of the first.
+_starting = Lock()
 _CONF_LINE = re.compile(r"(?P<key>[^\s=]+)[\s=]+(?P<value>.+)")
 
 
@@ -85,36 +89,65 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
     with needed():
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
-    java = require_java()
-    is_local = settings.spark_master.startswith("local")
-    # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first.
-    jars = prepare_jars(say) if is_local else require_jars(say)
-    if is_on_s3(settings.warehouse):
-        jars = (*jars, *require_s3_jars(jars, say))
     from py4j.protocol import Py4JError
 
-    # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
-    os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))
-    if is_local:
-        # Without it Spark looks up the machine's own name, and does not start where that resolves to no address.
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name)
-    archive = ClassArchive.of(java, jars) if is_local else None
-    conf = session_conf(settings, [str(jar) for jar in jars], archive)
-    for key, value in conf.items():
-        builder = builder.config(key, value)
     try:
-        start_jvm(conf)
+        for key, value in _with_jvm(settings, say).items():
+            builder = builder.config(key, value)
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         explanation = explained(error, "the session")
         why = explanation.cause if isinstance(explanation, SparkFailedError) else _first_line(error)
-        repair = "" if is_local else ": start the cluster, or repair its address (spark_master)"
+        repair = "" if _is_local(settings) else ": start the cluster, or repair its address (spark_master)"
         raise SparkError(f"Spark did not start on {settings.spark_master}: {why}{repair}") from error
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).disabled = True
     register_tables(spark, settings)
     return spark
+
+
+def start_ahead(settings: "Settings") -> None:
+    """
+    Begin to start the JVM of the session to come, beside what else its process prepares.
+
+    :func:`build_session` waits for it; where it does not start, that tries again and says why.
+    """
+
+    def start() -> None:
+        with suppress(Exception):
+            _with_jvm(settings, None)
+
+    if not is_remote(settings.spark_master):
+        Thread(target=start, name="jvm-start", daemon=True).start()
+
+
+def _with_jvm(settings: "Settings", say: Say | None) -> dict[str, str]:
+    """Start the JVM where there is none yet, and return what the session is configured with."""
+    with _starting:
+        conf = _driver_conf(settings, say)
+        start_jvm(conf)
+    return conf
+
+
+def _is_local(settings: "Settings") -> bool:
+    return settings.spark_master.startswith("local")
+
+
+def _driver_conf(settings: "Settings", say: Say | None) -> dict[str, str]:
+    java = require_java()
+    is_local = _is_local(settings)
+    # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first.
+    jars = prepare_jars(say) if is_local else require_jars(say)
+    if is_on_s3(settings.warehouse):
+        jars = (*jars, *require_s3_jars(jars, say))
+    # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
+    os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))
+    if is_local:
+        # Without it Spark looks up the machine's own name, and does not start where that resolves to no address.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    archive = ClassArchive.of(java, jars) if is_local else None
+    return session_conf(settings, [str(jar) for jar in jars], archive)
 
 
 def has_session() -> bool:

@@ -137,6 +137,10 @@ def run(
     if skips:
         _run_skipping(settings, selection, contracts, skips)
         return
+    from fluvial.spark.session import start_ahead
+
+    # It starts while Dagster is imported, which takes as long.
+    start_ahead(settings)
     from fluvial.orchestration.run.run import materialize_all
 
     finished: list[AssetFinished] = []

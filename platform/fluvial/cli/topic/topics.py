@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fluvial.cli import completion, terminal
-from fluvial.cli.cluster.cluster_doctor import warn_of_topic
 from fluvial.cli.options import AnswerFormat, Form, pairs, with_cluster, with_json
 from fluvial.cli.topic import co_partitioning
 from fluvial.cluster.profiles import PROFILES
@@ -15,8 +14,6 @@ from fluvial.config import Settings
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
-
-app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True, rich_markup_mode=None)
 
 Topic = Annotated[
     str,
@@ -29,7 +26,14 @@ Topics = Annotated[
 NewTopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 
 
-@app.command(epilog="Example:  fluvial topic create orders --partitions 6 --config retention.ms=-1")
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command(epilog="Example:  fluvial topic create orders --partitions 6 --config retention.ms=-1")(create)
+    app.command("list", epilog="Example:  fluvial topic list --format names")(list_topics)
+    app.command(epilog="Example:  fluvial topic describe orders")(describe)
+    app.command(epilog="Example:  fluvial topic delete orders")(delete)
+
+
 @with_cluster
 def create(
     *,
@@ -62,6 +66,7 @@ def create(
     """Create a topic."""
     from confluent_kafka.admin import NewTopic
 
+    from fluvial.cli.cluster.cluster_doctor import warn_of_topic
     from fluvial.kafka.admin import TIMEOUT_SECONDS, ClusterError, admin_of, cluster_errors, describe_cluster
 
     wanted = pairs("--config", config)
@@ -101,7 +106,6 @@ class ListForm(StrEnum):
     NAMES = "names"
 
 
-@app.command("list", epilog="Example:  fluvial topic list --format names")
 @with_cluster
 @with_json
 def list_topics(
@@ -177,7 +181,6 @@ def _cleanup_policies(admin: "AdminClient", topics: list[str]) -> dict[str, str]
     return found
 
 
-@app.command(epilog="Example:  fluvial topic describe orders")
 @with_cluster
 @with_json
 def describe(topic: Topic, answer_format: AnswerFormat = Form.TABLE, *, settings: Settings) -> None:
@@ -244,7 +247,6 @@ def _overrides(admin: "AdminClient", topic: str) -> dict[str, str]:
     }
 
 
-@app.command(epilog="Example:  fluvial topic delete orders")
 @with_cluster
 def delete(topics: Topics, *, settings: Settings) -> None:
     """Delete topics with all their records; nothing is deleted when one of them is unknown."""
