@@ -13,10 +13,10 @@ from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 
 # Elections in a fraction of a second.
 QUICK = {
-    "controller.quorum.election.timeout.ms": "150",
+    "controller.quorum.election.timeout.ms": "250",
     "controller.quorum.election.backoff.max.ms": "50",
-    "controller.quorum.fetch.timeout.ms": "400",
-    "controller.quorum.request.timeout.ms": "400",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "controller.quorum.request.timeout.ms": "1000",
     "broker.heartbeat.interval.ms": "100",
 }
 

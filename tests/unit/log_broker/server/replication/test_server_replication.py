@@ -17,7 +17,7 @@ from several_nodes import cluster
 
 from log_broker.config.broker import RACK_AWARE_SELECTOR
 from log_broker.core.cluster.controller import CreateTopic
-from log_broker.core.cluster.image import OFFSETS_TOPIC, ClusterImage
+from log_broker.core.cluster.image import EVENTS_TOPIC, OFFSETS_TOPIC, ClusterImage
 from log_broker.core.cluster.isr_changes import IsrMember, IsrWish, alter_partition
 from log_broker.core.cluster.records import PartitionChanged
 from log_broker.core.fetch.quota import UNLIMITED
@@ -248,6 +248,7 @@ async def test_a_partition_that_failed_on_disk_is_made_later_without_a_new_image
     in_the_way = tmp_path / "n1" / f"{OFFSETS_TOPIC}-0"
     async with cluster_of(tmp_path, 3, NO_ELECTIONS) as running:
         node = running.nodes[1]
+        await eventually(lambda: EVENTS_TOPIC in node.cluster.topics)  # which a controller makes when it likes
         in_the_way.write_bytes(b"")
         command = CreateTopic(name=OFFSETS_TOPIC, topic_id=uuid4().hex, assignments={0: (1,)})
         await running.nodes[0].ensure_topic(command)
