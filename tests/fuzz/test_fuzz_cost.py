@@ -94,7 +94,7 @@ def test_every_api_has_a_request_that_the_node_answers(searching: Searching) -> 
             if api.key not in LAST:
                 version = versions_of(api.key)[-1]
                 values = values_of(searching.search.bench.world, api.key, version)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     answered[api.key] = await wire.ask(api.key, version, values)
         await wire.close()
 

@@ -5,14 +5,16 @@ It is the JVM's own (dynamic AppCDS, https://openjdk.org/jeps/350): made once on
 run of real work whose classes the JVM writes down at its end. An archive of another Java, of other jars or of another
 class path the JVM leaves unused by itself. Without one everything works as before, and starts more slowly.
 
-`python -m fluvial.spark.jars` makes it ahead of time, and whoever fetches the jars first makes it then.
+`python -m fluvial.spark.jars` makes it ahead of time, and otherwise the first session of an environment.
 """
 
+import fcntl
 import hashlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,12 +71,47 @@ class ClassArchive:
         """
         return "" if (file := self.file) is None else f'-XX:SharedArchiveFile="{file}" {_SILENT}'
 
+    @contextmanager
+    def missing(self, *, again: bool) -> Iterator[bool]:
+        """
+        Whether this process is to make it: it is not there, and no other process makes it until the block ends.
+
+        Nor is it made where that has failed before, unless `again`: each session would wait for the same failure.
+        """
+        with ExitStack() as held:
+            yield self.file is None and self._claim(held, again)
+
+    def _claim(self, held: ExitStack, again: bool) -> bool:
+        """Lock the note of the attempt for as long as `held` is open."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            note = held.enter_context(self._note.open("a+", encoding="utf-8"))
+            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        note.seek(0)
+        return again or not note.read()
+
+    @property
+    def _note(self) -> Path:
+        """Is locked while the archive is made, and says why it could not be."""
+        return self.folder / f"{self.place}-{self.key}.why-not"
+
     def make(self) -> str | None:
         """
         Make the archive in a process of its own; returns None, or the line that says why there is none.
 
         A killed one leaves nothing half done, and of two at once each is whole.
         """
+        problem = self._make()
+        with suppress(OSError):
+            if problem is None:
+                self._note.unlink(missing_ok=True)
+            else:
+                self._note.write_text(problem, encoding="utf-8")
+        return problem
+
+    def _make(self) -> str | None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".making-", dir=self.folder) as scratch:
@@ -98,8 +135,8 @@ class ClassArchive:
 
     def _drop_outdated(self) -> None:
         """Remove those of what was at the same place before; a JVM that runs on one keeps it."""
-        for path in self.folder.glob(f"{self.place}-*.jsa"):
-            if not path.name.startswith(f"{self.place}-{self.key}-"):
+        for path in self.folder.glob(f"{self.place}-*"):
+            if not path.name.startswith(f"{self.place}-{self.key}"):
                 path.unlink(missing_ok=True)
 
 

@@ -194,27 +194,28 @@ def fetched(wanted: Wanted, locked: Mapping[str, str], what: str, say: Say | Non
 
 def prepare_jars(say: Say | None = None) -> tuple[Path, ...]:
     """
-    As :func:`require_jars`; where they had to be fetched, their classes are laid out as well.
+    As :func:`require_jars`; the first time in an environment their classes are laid out as well.
     """
-    known = (installed_coordinates().folder / _COMPLETE).exists()
     jars = require_jars(say)
-    if not known:
-        lay_out_classes(jars, say)
+    lay_out_classes(jars, say)
     return jars
 
 
-def lay_out_classes(jars: tuple[Path, ...], say: Say | None = None) -> None:
+def lay_out_classes(jars: tuple[Path, ...], say: Say | None = None, *, again: bool = False) -> None:
     """
-    Make the JVM's archive of the classes of a session with these jars, unless it is there.
+    Make the JVM's archive of the classes of a session with these jars, unless it is there or being made.
+
+    Where it could not be made it is tried once more only with `again`.
     """
     say = say or (lambda _line: None)
     archive = ClassArchive.of(require_java(), jars)
-    if archive.file is not None:
-        return
-    say("laying out Spark's classes so that it starts in half the time (once, about a minute) …")
-    problem = archive.make()
-    if problem is not None:
-        say(f"that could not be done, and Spark starts as it does without: {problem}")
+    with archive.missing(again=again) as is_missing:
+        if not is_missing:
+            return
+        say("laying out Spark's classes so that it starts in half the time (once, about a minute) …")
+        problem = archive.make()
+        if problem is not None:
+            say(f"that could not be done, and Spark starts as it does without: {problem}")
 
 
 def write_lock(path: Path, wanted: Wanted, for_what: str, module: str) -> int:
@@ -367,7 +368,7 @@ def main(arguments: list[str]) -> int:
             say("usage: python -m fluvial.spark.jars [--list | --lock]")
             return 2
         else:
-            lay_out_classes(require_jars(say), say)
+            lay_out_classes(require_jars(say), say, again=True)
     except FluvialError as error:
         say(str(error))
         return 1

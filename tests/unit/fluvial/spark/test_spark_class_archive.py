@@ -75,7 +75,32 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
     monkeypatch.setattr(class_archive, "TRAINING", "no_training")
     problem = archive.make()
     assert problem == ("no room" if "no room" in program else "the run ended with 0 and no archive")
-    assert list(archive.folder.iterdir()) == []
+    assert [path.read_text() for path in archive.folder.iterdir()] == [problem]
+    with archive.missing(again=False) as is_missing:
+        assert not is_missing, "the next session does not wait for the same failure"
+    with archive.missing(again=True) as is_missing:
+        assert is_missing
+    (tmp_path / "no_training.py").write_text("import sys, pathlib; pathlib.Path(sys.argv[1]).write_bytes(bytes(5))")
+    assert archive.make() is None
+    assert [path.suffix for path in archive.folder.iterdir()] == [".jsa"]
+
+
+def test_only_one_process_makes_it(archive: ClassArchive) -> None:
+    """The run that makes it has a session of its own, which must not make another one."""
+    with archive.missing(again=False) as first, archive.missing(again=True) as second:
+        assert (first, second) == (True, False)
+    with archive.missing(again=False) as later:
+        assert later
+    put(archive, 10, 10)
+    with archive.missing(again=True) as is_missing:
+        assert not is_missing
+
+
+def test_where_nothing_can_be_kept_none_is_made(archive: ClassArchive, tmp_path: Path) -> None:
+    archive.folder.parent.mkdir(parents=True)
+    archive.folder.touch()
+    with archive.missing(again=True) as is_missing:
+        assert not is_missing
 
 
 def test_what_was_made_is_kept_whole(archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
