@@ -94,7 +94,7 @@ def configs(data_dir: Path, **more: str) -> list[BrokerConfig]:
         "controller.quorum.election.timeout.ms": "300",
         "controller.quorum.fetch.timeout.ms": "600",
         "broker.heartbeat.interval.ms": "100",
-        "broker.session.timeout.ms": "1500",
+        "broker.session.timeout.ms": "3000",
         **more,
     }
     return [

@@ -12,7 +12,7 @@ from log_broker.server.coordinators.internal_topics import group_partition
 from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
 
-SETTINGS = {"broker.session.timeout.ms": "1500", "offsets.topic.num.partitions": "3"}
+SETTINGS = {"broker.session.timeout.ms": "3000", "offsets.topic.num.partitions": "3"}
 
 
 async def commit(client: NodeClient, group: str, offset: int) -> ErrorCode:

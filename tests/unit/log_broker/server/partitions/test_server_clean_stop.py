@@ -20,7 +20,7 @@ def partition(cluster: NodeCluster) -> PartitionImage:
 
 @pytest.mark.parametrize("end", ["in order", "killed", "stale mark"])
 async def test_only_who_stopped_in_order_is_still_eligible_beside_another(tmp_path: Path, end: str) -> None:
-    async with cluster_of(tmp_path, 5, {"broker.session.timeout.ms": "1500"}) as cluster:
+    async with cluster_of(tmp_path, 5, {"broker.session.timeout.ms": "3000"}) as cluster:
         command = CreateTopic(
             name="t",
             topic_id=uuid4().hex,

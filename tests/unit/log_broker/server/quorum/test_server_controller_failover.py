@@ -18,7 +18,7 @@ LEVELLED = {
     "leader.imbalance.check.interval.seconds": "1",
     "leader.imbalance.per.broker.percentage": "0",
 }
-QUICK_TO_FENCE = {**LEVELLED, "broker.session.timeout.ms": "1500"}
+QUICK_TO_FENCE = {**LEVELLED, "broker.session.timeout.ms": "3000"}
 
 
 async def make_topic(cluster: NodeCluster, *first: int, **settings: str) -> None:

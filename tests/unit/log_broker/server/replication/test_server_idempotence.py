@@ -125,7 +125,7 @@ async def test_up_to_five_in_flight_stay_in_order_whatever_is_lost(tmp_path: Pat
 
 
 async def test_a_repeat_is_answered_with_its_first_offset_by_the_next_leader(tmp_path: Path) -> None:
-    async with cluster_of(tmp_path, 3, {"broker.session.timeout.ms": "1500"}) as cluster:
+    async with cluster_of(tmp_path, 3, {"broker.session.timeout.ms": "3000"}) as cluster:
         command = CreateTopic(name="t", topic_id=uuid4().hex, assignments={0: (1, 2, 0)})
         await (await cluster.has_controller()).ensure_topic(command)
         await eventually(lambda: leads(cluster.nodes[1]))

@@ -353,7 +353,7 @@ async def test_a_throttled_replica_fills_slowly_and_delays_no_other(
 
 
 async def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back_with_an_equal_log(tmp_path: Path) -> None:
-    async with cluster_of(tmp_path, 3, settings={"replica.lag.time.max.ms": "300"}) as running:
+    async with cluster_of(tmp_path, 3, settings={"replica.lag.time.max.ms": "1500"}) as running:
         nodes = [running.nodes[node_id] for node_id in range(3)]
         await make_topic(nodes, (1, 2, 0))
         await produce(nodes[1], 10)
@@ -496,7 +496,7 @@ async def test_a_client_reads_and_waits_at_the_replica_in_its_rack(tmp_path: Pat
 
 
 async def test_a_client_is_not_sent_to_a_replica_in_its_rack_that_is_out_of_sync(tmp_path: Path) -> None:
-    settings = {"replica.selector.class": RACK_AWARE_SELECTOR, "replica.lag.time.max.ms": "300"}
+    settings = {"replica.selector.class": RACK_AWARE_SELECTOR, "replica.lag.time.max.ms": "1500"}
     async with cluster_of(tmp_path, 3, settings=settings) as running:
         await running.stop(2)
         running.nodes[2] = running.node(2, broker_rack="near")
