@@ -193,8 +193,10 @@ def test_an_erasure_that_is_stopped_at_a_step_is_gone_on_with(
     for spent in (1, 5):
         topic.send(events(spent=spent))
         run(tables, settings, spark, schemas)
+    listed = 0
     if stops is None:
         stops = steps_of(topic, tables, settings, spark, schemas)
+        listed = 1  # the key by which the steps were found
     left = list(stops)
     for _ in stops:
         with pytest.raises(StoppedError):
@@ -205,7 +207,7 @@ def test_an_erasure_that_is_stopped_at_a_step_is_gone_on_with(
     assert left == []
     done = erased(topic, tables, settings, spark, schemas, with_vacuum=True)
     # However often it was begun: a tombstone, and an entry of the list.
-    assert done.number == 1
+    assert done.number == listed + 1
     assert [value for _, value in last_records(topic, spark, settings)].count(None) == 1
     assert on_disk(Path(settings.warehouse)) == []
     check_exact(tables, settings, spark, schemas)
