@@ -19,6 +19,9 @@ from typing import Protocol
 from log_broker.records.batch import Buffer
 
 IOV_MAX = 1024  # buffers that one writev takes on Linux
+# The system reads ahead in pieces of at least half of this, so that what lies between two pages that are cached is too.
+PROBE_BYTES = 256 * 1024
+LOAD_BYTES = 1024 * 1024
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
@@ -30,6 +33,10 @@ class File(Protocol):
 
     def read_at(self, position: int, length: int) -> bytes:
         """Read up to `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def is_cached(self, position: int, length: int) -> bool:
+        """Whether a read of that part waits for no disk, as far as a few of its pages tell."""
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
@@ -84,6 +91,10 @@ class FileSystem(Protocol):
 
     def remove_tree(self, directory: Path) -> None: ...
 
+    def load(self, path: Path, position: int, length: int) -> None:
+        """Have the page cache hold a part of a file, in any thread; an absent file is no error."""
+        ...
+
     def drop_cached(self, path: Path) -> None:
         """
         Have the next reads of a file come from the disk.
@@ -120,6 +131,19 @@ class OsFile:
             data = os.pread(self._fd, length, position)
             parts.append(data)
         return b"".join(parts)
+
+    def is_cached(self, position: int, length: int) -> bool:
+        if not hasattr(os, "RWF_NOWAIT"):
+            return True
+        byte = bytearray(1)
+        try:
+            for at in (*range(position, position + length, PROBE_BYTES), position + length - 1):
+                os.preadv(self._fd, (byte,), at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # this file system cannot tell
+            return True
+        return True
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         for start in range(0, len(buffers), IOV_MAX):
@@ -198,6 +222,18 @@ class OsFileSystem:
 
     def remove_tree(self, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
+
+    def load(self, path: Path, position: int, length: int) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            end = min(position + length, os.fstat(fd).st_size)
+            for at in range(position, end, LOAD_BYTES):
+                os.pread(fd, min(LOAD_BYTES, end - at), at)
+        finally:
+            os.close(fd)
 
     def drop_cached(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

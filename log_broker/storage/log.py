@@ -23,7 +23,8 @@ class PartitionLog:
     """
     Segments, read and grown. Every method is for one thread; see `AppendJob` for the exception.
 
-    `read` and `bytes_between` are those of `LogReader`, `prepare`, `commit` and `abandon` those of `LogAppender`.
+    `read`, `cold_part` and `bytes_between` are those of `LogReader`; `prepare`, `commit` and `abandon` are those of
+    `LogAppender`.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class PartitionLog:
         self._files = files
         self._segments = Segments(segments, end_offset, may_have_gaps=may_have_gaps)
         self._unsynced = Unsynced(directory, recovery_point, is_on_disk=segments[-1].size > 0, metadata=metadata)
-        self._reader = LogReader(self._segments, self._unsynced)
+        self._reader = LogReader(files, self._segments, self._unsynced)
         self._appender = LogAppender(
             files,
             directory,
@@ -64,6 +65,7 @@ class PartitionLog:
         )
         self.segments: Sequence[Segment] = self._segments.items
         self.read, self.bytes_between = self._reader.read, self._reader.bytes_between
+        self.cold_part = self._reader.cold_part
         self.prepare, self.commit = self._appender.prepare, self._appender.commit
         self.abandon = self._appender.abandon
 

@@ -5,6 +5,8 @@ Reading a log: whole batches from one segment, found by where the reader before 
 import errno
 from collections.abc import Iterable
 
+from log_broker.storage.cold_reads import ColdPart, ColdReads
+from log_broker.storage.files import FileSystem
 from log_broker.storage.segment import Segment
 from log_broker.storage.segments import Segments
 from log_broker.storage.unsynced import Unsynced
@@ -23,9 +25,10 @@ class MissingRecordsError(OSError):
 class LogReader:
     """Remembers where readers go on, and which sealed segments they have open."""
 
-    __slots__ = ("_cursors", "_opened", "_segments", "_unsynced")
+    __slots__ = ("_cold", "_cursors", "_opened", "_segments", "_unsynced")
 
-    def __init__(self, segments: Segments, unsynced: Unsynced) -> None:
+    def __init__(self, files: FileSystem, segments: Segments, unsynced: Unsynced) -> None:
+        self._cold = ColdReads(files, segments)
         self._segments = segments
         self._unsynced = unsynced
         self._cursors: dict[int, tuple[Segment, int]] = {}  # where the reader who got the bytes before will go on
@@ -54,6 +57,16 @@ class LogReader:
                 behind = bases[at] if at < len(bases) else log.end_offset
                 raise MissingRecordsError(segment, max(offset, segment.base_offset), behind)
         return b""
+
+    def cold_part(self, offset: int, bytes_max: int) -> ColdPart | None:
+        """
+        Return what a read from `offset` on would wait for the disk for, None when nothing; `offset` is in the log.
+
+        Once that is loaded there may be more: first come the indexes, then what they lead to. Raises OSError.
+        """
+        known = self._cursors.get(offset)
+        is_there = known is not None and known[0] is self._segments.holding(offset)
+        return self._cold.part(offset, bytes_max, known[1] if known is not None and is_there else None)
 
     def _read_segment(
         self, at: int, segment: Segment, start: int, end: int, bytes_max: int, *, at_least_one: bool

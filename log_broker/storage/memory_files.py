@@ -76,6 +76,9 @@ class MemoryFile:
         self._system.fail_read_if_asked()
         return bytes(self._inode.seen[position : position + length])
 
+    def is_cached(self, position: int, length: int) -> bool:
+        return True
+
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         data = b"".join(buffers)
         seen = self._inode.seen
@@ -183,6 +186,9 @@ class MemoryFileSystem:
                 del names[name]
         self._directories = {path for path in self._directories if not path.is_relative_to(directory)}
         self._nameless &= self._directories
+
+    def load(self, path: Path, position: int, length: int) -> None:
+        """Everything is in memory."""
 
     def drop_cached(self, path: Path) -> None:
         self._seen[path].drop_cached()

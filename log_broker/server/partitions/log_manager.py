@@ -14,6 +14,7 @@ from uuid import UUID
 
 from log_broker.config.broker import TopicConfig
 from log_broker.interfaces import RecordValidator
+from log_broker.server.partitions.cold_loads import ColdLoads
 from log_broker.server.partitions.compactor import CompactionSettings, Compactor, TopicPartition
 from log_broker.server.partitions.disk_watch import DiskWatch
 from log_broker.server.partitions.folders import PartitionFolders
@@ -83,6 +84,7 @@ class LogManager:
         self.disk = DiskWatch(loop, self._files, self._pool, data_dir)
         # One thread for records that take long to look at: several would leave the event loop less of the interpreter.
         self._checks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-check")
+        self.cold_loads = ColdLoads(loop)
         self._partitions: dict[TopicPartition, PartitionRuntime] = {}
         self._folders = PartitionFolders(loop, self._files, self._pool, data_dir)
         self.unidentified = self._folders.unidentified
@@ -284,6 +286,7 @@ class LogManager:
             _log.error("a log could not be closed in order: %s", failure)
         self._pool.close()
         self._checks.shutdown(wait=False, cancel_futures=True)
+        self.cold_loads.close()
         if self._opened:
             self._save_closed(clean=not failures, broker_epoch=broker_epoch)
         if self._owned is not None:

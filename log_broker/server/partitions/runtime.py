@@ -37,6 +37,7 @@ from log_broker.server.partitions.replica import Replica
 from log_broker.server.partitions.role import ReplicaRole
 from log_broker.server.partitions.runner import EffectRunner
 from log_broker.server.partitions.time_search import TimeSearch
+from log_broker.storage.cold_reads import ColdPart
 
 
 class PartitionRuntime:
@@ -185,6 +186,17 @@ class PartitionRuntime:
         if result.error is ErrorCode.KAFKA_STORAGE_ERROR:
             replica.storage_errors += 1
         return result
+
+    def cold_part(self, offset: int, max_bytes: int) -> ColdPart | None:
+        """Return what `read` would wait for the disk for, see `LogReader.cold_part`; errors are left to `read`."""
+        replica = self.replica
+        state = replica.state
+        if replica.is_closed or not state.log_start_offset <= offset < state.high_watermark:
+            return None
+        try:
+            return replica.log.cold_part(offset, max_bytes)
+        except OSError:
+            return None
 
     def stored_batch(self, base_offset: int) -> bytes | None:
         """Return the batch that begins at an offset, readable by clients or not; None when it is gone."""

@@ -39,6 +39,7 @@ from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.ports import Cluster, Process
 from log_broker.server.quorum.fetch import fetch_metadata
 from log_broker.server.replication.replica_fetches import ReplicaFetches
+from log_broker.storage.cold_reads import ColdPart
 from log_broker.wire.fetch import (
     EMPTY_FROM,
     TOPIC_IDS_FROM,
@@ -60,6 +61,7 @@ WAIT_MS_MAX = 5 * 60 * 1000
 SLICE_PARTITIONS = 1_000  # looked at in one turn of the loop
 PARSED_AT_ONCE_BYTES = 128 * 1024
 ENCODED_AT_ONCE_MAX = 4_000  # topics and partitions
+LOADS_MAX = 3  # the indexes, where they lead to, and once more if the page cache has let go of that by then
 WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions, about
 BATCH_BYTES_MIN = HEADER_BYTES
 
@@ -186,6 +188,7 @@ class _Fetch:
         "_is_last_chance",
         "_is_sliced",
         "_is_waiting",
+        "_loads_left",
         "_look_handle",
         "_moved",
         "_node",
@@ -211,6 +214,7 @@ class _Fetch:
         self._is_waiting = False
         self._is_last_chance = False
         self._is_sliced = False  # whether it was looked at in more than one turn
+        self._loads_left = LOADS_MAX
         self._enough = 0  # bytes
         self._total = 0  # bytes that are there, as of the last look
         self._counted: dict[int, int] = {}  # of these, those of each partition that has any
@@ -344,9 +348,7 @@ class _Fetch:
     def _forget(self) -> None:
         """End, because it is answered or its connection is gone."""
         self._stop_waiting()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         if self._is_waiting:
             self._is_waiting = False
             node, owner = self._node, self._slot.owner
@@ -354,6 +356,11 @@ class _Fetch:
                 asyncio.get_running_loop().call_soon(_next, node, owner)
             else:
                 del node.waiting_fetches[owner]
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _stop_waiting(self) -> None:
         for runtime, _ in self._watched:
@@ -374,16 +381,33 @@ class _Fetch:
         reader = self._reader
         room = reader.room()
         self._enough = min(self._request.bytes_min, room)
-        self._take(reader.look(self._plan.topics, room, SLICE_PARTITIONS), self._looked)
+        may_load = self._loads_left > 0
+        self._take(reader.look(self._plan.topics, room, SLICE_PARTITIONS, may_load=may_load), self._looked)
+
+    def _load(self, parts: Sequence[ColdPart]) -> None:
+        """Have another thread wait for the disk, and look again then."""
+        self._loads_left -= 1
+        self._is_last_chance |= self._timer is not None  # having waited before, it is answered with what has come
+        self._stop_timer()
+        self._keep_turn()
+        self._node.logs.cold_loads.load(parts).add_done_callback(self._loaded)
+
+    def _loaded(self, loading: "asyncio.Future[None]") -> None:
+        if loading.cancelled() or self._slot.closed:
+            return
+        loading.exception()  # reading meets it once more, and answers it
+        self._called(partial(self._look_at_all, last_chance=self._is_last_chance))
 
     def _looked(self) -> None:
         reader, topics = self._reader, self._plan.topics
         is_urgent = self._is_last_chance or reader.is_urgent or not topics
-        if is_urgent or reader.size >= self._enough or (not reader.is_all_idle and reader.is_cut_short(topics)):
+        if reader.cold:
+            self._load(tuple(reader.cold))
+        elif is_urgent or reader.size >= self._enough or (not reader.is_all_idle and reader.is_cut_short(topics)):
             self._take(self._answer(reader.found))
-            return
-        self._total, self._watched, self._counted = reader.size, reader.watched, reader.counted
-        self._wait()
+        else:
+            self._total, self._watched, self._counted = reader.size, reader.watched, reader.counted
+            self._wait()
 
     def _answer_waited(self) -> None:
         """Answer what was waited for, reading only the partitions in which something has come."""
@@ -399,8 +423,7 @@ class _Fetch:
     def _wait_for_memory(self) -> None:
         """Hold nothing until the client has read what it has, or others have given memory back."""
         self._stop_waiting()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self._pause(CONGESTED_RETRY_MS)
 
     def _answer(self, topics: list[tuple[bytes, Found]]) -> Generator[None, None, None]:
@@ -419,40 +442,47 @@ class _Fetch:
                 continue
             whole.append((name, [data if isinstance(data, PartitionData) else empty(data) for data in found]))
         self._end_wait()
+        respond = partial(_respond, self._node, self._header, self._slot, self._reader.leaders)
         if is_written:
-            self._respond(whole)
+            respond(whole)
             return
         sessions = self._node.fetch_sessions
         fresh_id = _fresh_id(sessions) if isinstance(plan, Opening) else NO_SESSION
         response = sessions.finish(plan, whole, fresh_id=fresh_id, now_ms=self._node.clock_ms())
-        self._respond(response.topics, error=response.error, session_id=response.session_id)
+        respond(response.topics, error=response.error, session_id=response.session_id)
 
     def _end_wait(self) -> None:
         if self._is_waiting:
             self._forget()
 
-    def _respond(
-        self,
-        topics: Sequence[tuple[bytes, Sequence[PartitionData | bytes]]],
-        *,
-        error: ErrorCode = ErrorCode.NONE,
-        session_id: int = NO_SESSION,
-    ) -> None:
-        leaders = self._reader.leaders
-        encode = partial(
-            encode_response,
-            self._header.correlation_id,
-            self._header.api_version,
-            topics,
-            error=error,
-            session_id=session_id,
-            endpoints=endpoints_of(self._node, leaders, self._slot.listener) if leaders else (),
-        )
-        if sum(1 + len(found) for _, found in topics) > ENCODED_AT_ONCE_MAX:
-            self._node.run(self._respond_later(encode))
-        else:
-            self._slot.complete(*encode())
 
-    async def _respond_later(self, encode: Callable[[], Sequence[Buffer]]) -> None:
-        with failures_answered(self._node, self._header, self._slot):
-            self._slot.complete(*await self._node.logs.aside(encode))
+def _respond(
+    node: FetchHost,
+    header: RequestHeader,
+    slot: Slot,
+    leaders: Sequence[tuple[int, int] | None],
+    topics: Sequence[tuple[bytes, Sequence[PartitionData | bytes]]],
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+    session_id: int = NO_SESSION,
+) -> None:
+    encode = partial(
+        encode_response,
+        header.correlation_id,
+        header.api_version,
+        topics,
+        error=error,
+        session_id=session_id,
+        endpoints=endpoints_of(node, leaders, slot.listener) if leaders else (),
+    )
+    if sum(1 + len(found) for _, found in topics) > ENCODED_AT_ONCE_MAX:
+        node.run(_respond_later(node, header, slot, encode))
+    else:
+        slot.complete(*encode())
+
+
+async def _respond_later(
+    node: FetchHost, header: RequestHeader, slot: Slot, encode: Callable[[], Sequence[Buffer]]
+) -> None:
+    with failures_answered(node, header, slot):
+        slot.complete(*await node.logs.aside(encode))

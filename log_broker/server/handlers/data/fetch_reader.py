@@ -18,6 +18,7 @@ from log_broker.server.partitions.readers import READ_COMMITTED
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.ports import Cluster, Process
 from log_broker.server.replication.preferred_replica import NO_REPLICA, preferred_replica
+from log_broker.storage.cold_reads import ColdPart
 from log_broker.wire.fetch import TOPIC_IDS_FROM, FetchRequest, PartitionData
 
 FROM_FOLLOWERS = 11  # clients of this version know what a follower may answer
@@ -33,7 +34,8 @@ class FetchReader:
 
     `found` has the topics with what stands of each partition in the answer, `size` the bytes of records in that.
     `watched` are the partitions of which more may come, in the order in which they were asked for: their position is
-    what they are called by. `counted` says how many bytes there are in each of them that has any.
+    what they are called by. `counted` says how many bytes there are in each of them that has any. `cold` is what has to
+    be loaded from the disk first: then nothing else of what was found holds.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class FetchReader:
         "_request",
         "_rights",
         "_version",
+        "cold",
         "counted",
         "found",
         "is_all_idle",
@@ -60,6 +63,7 @@ class FetchReader:
         # With a selector the leader sends clients that say where they are to a replica near them.
         self._rack = request.rack if node.config.replica_selector_class else b""
         self.is_committed = request.isolation_level == READ_COMMITTED
+        self.cold: list[ColdPart] = []
         self.found: list[tuple[bytes, Found]]
         self.watched: list[tuple[PartitionRuntime, FetchedPartition]]
         self.counted: dict[int, int]
@@ -73,9 +77,16 @@ class FetchReader:
         memory = self._node.memory
         return min(max(self._request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
 
-    def look(self, topics: Sequence[FetchedTopic], room: int, slice_partitions: int) -> Generator[None, None, None]:
-        """Read all partitions, of `room` bytes at the most, with a pause after each slice."""
+    def look(
+        self, topics: Sequence[FetchedTopic], room: int, slice_partitions: int, *, may_load: bool
+    ) -> Generator[None, None, None]:
+        """
+        Read all partitions, of `room` bytes at the most, with a pause after each slice.
+
+        With `may_load` nothing is read from the disk: see `cold`.
+        """
         self.leaders.clear()
+        self.cold.clear()
         self.is_urgent, self.is_all_idle = False, True
         self.found, self.watched, self.counted = [], [], {}
         watched, total, left = self.watched, 0, slice_partitions
@@ -99,6 +110,12 @@ class FetchReader:
                     partitions.append(runtime)
                     continue
                 self.is_all_idle = False
+                if may_load and runtime is not None:
+                    room -= self._look_for_cold(runtime, asked, room)
+                    if self.cold:
+                        if room <= 0:
+                            return
+                        continue
                 data, size = self._read(name, runtime, asked, room, first=total == 0)
                 if size:
                     self.counted[len(watched)] = size
@@ -111,6 +128,17 @@ class FetchReader:
                 partitions.append(data)
             self.found.append((topic.name, partitions))
         self.size = total
+
+    def _look_for_cold(self, runtime: PartitionRuntime, asked: FetchedPartition, room: int) -> int:
+        """Take note of what reading a partition would wait for; return how many bytes that are."""
+        if not runtime.is_leader and self._version < FROM_FOLLOWERS:
+            return 0
+        size = min(max(asked.bytes_max, 0), max(room, 0))
+        part = runtime.cold_part(asked.offset, size)
+        if part is None:
+            return 0
+        self.cold.append(part)
+        return max(size, 1)
 
     def read_again(
         self, watched: Sequence[tuple[PartitionRuntime, FetchedPartition]], changed: Sequence[int], room: int
