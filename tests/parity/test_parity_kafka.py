@@ -43,7 +43,7 @@ NOT_HERE = {
     "remote.log.delete.on.disable",
     "remote.storage.enable",
 }
-# What Kafka's own description of a broker leaves out: settings of its authorizer, those that are only set while it runs,
+# What Kafka leaves out when it describes a broker: settings of its authorizer, those that are only set while it runs,
 # one that it has and hides, and those of a registry.
 NOT_DESCRIBED = {
     "super.users",
