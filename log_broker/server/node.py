@@ -34,6 +34,7 @@ from log_broker.server.net.listeners import Listeners
 from log_broker.server.net.memory_budget import MemoryBudget
 from log_broker.server.net.peers import peers_of
 from log_broker.server.net.slots import Slot, SlotOwner
+from log_broker.server.ops.client_habits import ClientHabits
 from log_broker.server.ops.events import Events
 from log_broker.server.ops.loop_lag import LoopLag
 from log_broker.server.ops.quarantine import Quarantine
@@ -146,7 +147,7 @@ class Node:
         self.large_decisions = asyncio.Lock()
         self.ack_deadlines = AckDeadlines(self.loop)
         self.counters = Counters()
-        self.loop_lag = LoopLag(self)
+        self.loop_lag, self.habits = LoopLag(self), ClientHabits(self)
         self.large_answers = asyncio.Lock()
         self.memory = MemoryBudget(self.loop, config.memory_limit, request_bytes_max=config.socket_request_max_bytes)
         self.connections = Connections(self)
@@ -238,6 +239,7 @@ class Node:
         self.run(tell_address(self))
         self.connections.start()
         self.loop_lag.start()
+        self.habits.start()
         self.events.start()
         where = ", ".join(f"{each.name}://{each.config.host}:{each.port}" for each in self.listeners)
         _log.info("node %d of cluster %s listens on %s", self.config.node_id, self.cluster_id, where)
@@ -252,6 +254,7 @@ class Node:
             await self.lifecycle.leave()
         self.liveness.stop()
         self.loop_lag.stop()
+        self.habits.stop()
         await self.listeners.close()
         self.connections.stop()
         self.events.stop()

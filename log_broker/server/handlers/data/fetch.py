@@ -32,6 +32,7 @@ from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.ports import HasMemory
 from log_broker.server.net.rights import HasAuthorizer, is_a_node, refused, rights_of
 from log_broker.server.net.slots import Slot, SlotOwner
+from log_broker.server.ops.client_habits import ClientHabits
 from log_broker.server.partitions.current_leader import endpoints_of
 from log_broker.server.partitions.fetch_answers import Found, empty_data, sliced, written_empty
 from log_broker.server.partitions.ports import Partitions
@@ -71,6 +72,9 @@ class FetchHost(Cluster, HasAuthorizer, HasMemory, Partitions, Process, Protocol
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def habits(self) -> ClientHabits: ...
 
     @property
     def replica_fetches(self) -> ReplicaFetches: ...
@@ -466,6 +470,9 @@ def _respond(
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = NO_SESSION,
 ) -> None:
+    if node.habits.is_looking:
+        every = (data for _, found in topics for data in found if isinstance(data, PartitionData))
+        node.habits.fetched(header.client_id, sum(len(chunk) for data in every for chunk in data.records))
     encode = partial(
         encode_response,
         header.correlation_id,

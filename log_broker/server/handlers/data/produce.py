@@ -13,6 +13,7 @@ from log_broker.server.coordinators.transactional_produce import ProducedBatch, 
 from log_broker.server.net.owners import HasOwners, keeps_out
 from log_broker.server.net.peers import ADMIN_CLIENT_ID
 from log_broker.server.net.rights import HasAuthorizer, rights_of
+from log_broker.server.ops.client_habits import ClientHabits
 from log_broker.server.ops.quarantine import CLIENT_ID as QUARANTINE_CLIENT_ID
 from log_broker.server.ops.quarantine import Quarantine, QuarantineHost
 from log_broker.server.partitions.ack_deadlines import AckDeadlines
@@ -38,6 +39,9 @@ class _Host(HasAuthorizer, HasOwners, QuarantineHost, Protocol):
 
     @property
     def ack_deadlines(self) -> AckDeadlines: ...
+
+    @property
+    def habits(self) -> ClientHabits: ...
 
 
 def handle(node: _Host, header: RequestHeader, body: memoryview, slot: "Slot") -> None:
@@ -172,6 +176,8 @@ def _append_single(node: _Host, header: RequestHeader, request: SingleProduce, s
         or keeps_out(node, rights, name, runtime.config)
     ):
         return False
+    if node.habits.is_looking:
+        node.habits.produced(header.client_id, (records,))
     answer = _Single(node, header, slot, topic, partition, acks)
     if runtime.quarantines:
         node.quarantine.append(runtime, records, acks=acks, done=answer.done)
@@ -237,6 +243,9 @@ class _Answers:
         ]
         # One more than there are partitions: a response is complete only once every partition has been asked.
         self._missing = 1 + sum(map(len, self._results))
+        if node.habits.is_looking:
+            batches = (records for topic in request.topics for _, records in topic.partitions if records is not None)
+            node.habits.produced(header.client_id, batches)
 
     @property
     def is_answered(self) -> bool:

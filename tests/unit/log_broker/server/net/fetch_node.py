@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +39,7 @@ class FakeNode:
     """What the handler asks of a node."""
 
     authorizer = None
+    habits = SimpleNamespace(is_looking=False)
 
     def __init__(self, logs: LogManager, files: Any, memory_limit: int) -> None:
         self.logs = logs

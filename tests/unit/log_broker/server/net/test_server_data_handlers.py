@@ -37,6 +37,7 @@ class Node:
     """What the handlers ask of a node."""
 
     authorizer = None
+    habits = SimpleNamespace(is_looking=False)
 
     def __init__(self, logs: LogManager) -> None:
         self.logs = logs

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -35,6 +36,7 @@ class Node:
     """What the handler asks of a node."""
 
     authorizer = None
+    habits = SimpleNamespace(is_looking=False)
 
     def __init__(self, logs: LogManager, *, slots_max: int = 10) -> None:
         self.logs = logs
