@@ -90,11 +90,21 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    thrift_port: Annotated[
+        int | None,
+        typer.Option(
+            "--thrift-port",
+            min=0,
+            max=65535,
+            help="Serve JDBC and ODBC too, by Spark on this port of 127.0.0.1: jdbc:hive2://127.0.0.1:PORT.",
+            show_default=False,
+        ),
+    ] = None,
     allow_unconfined: Annotated[
         bool,
         typer.Option(
             "--allow-unconfined",
-            help="Open --connect-port also where the kernel cannot keep its clients' code from your files.",
+            help="Open these two ports also where the kernel cannot keep their clients from your files.",
         ),
     ] = False,
     of_platform: Annotated[bool, typer.Option("--of-platform", hidden=True)] = False,
@@ -119,7 +129,7 @@ def serve(
     does = "and could read every table"
     exposure = Exposure.of(settings, does=does, host=host, certificate=certificate, allow_plaintext=allow_plaintext)
     keys = {table: names.split(",") for table, names in pairs("--key", key).items()}
-    doors = _doors(settings, connect_port, allow_unconfined=allow_unconfined)
+    doors = _doors(settings, connect_port, thrift_port, allow_unconfined=allow_unconfined)
     warehouse = ServedWarehouse(settings.warehouse, keys=keys, kept_in=kept_in, copied_bytes_max=copies_max * _GIB)
     for name in (*(tables or ()), *keys):
         warehouse.table(name)
@@ -141,16 +151,23 @@ def serve(
         warehouse.close()
 
 
-def _doors(settings: Settings, connect_port: int | None, *, allow_unconfined: bool) -> "list[Door]":
+def _doors(
+    settings: Settings, connect_port: int | None, thrift_port: int | None, *, allow_unconfined: bool
+) -> "list[Door]":
     """The further ports that are asked for."""
     local = Warehouse.at(settings.warehouse).local
     if local is None:
         return []  # refused by what serves rows
-    doors = []
+    root, doors = str(local.resolve()), []
     if connect_port is not None:
         from fluvial.serve.doors.connect import connect_door
 
-        doors.append(connect_door(str(local.resolve()), connect_port, allow_unconfined=allow_unconfined))
+        doors.append(connect_door(root, connect_port, allow_unconfined=allow_unconfined))
+    if thrift_port is not None:
+        from fluvial.serve.doors.thrift import thrift_door
+
+        say = terminal.say
+        doors.append(thrift_door(settings, root, thrift_port, allow_unconfined=allow_unconfined, say=say))
     return doors
 
 

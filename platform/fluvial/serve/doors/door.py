@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 from fluvial.errors import FluvialError
 from fluvial.query import jail
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _PASSED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "FLUVIAL_DEBUG")
 _ENDS_WITHIN_S = 10.0
 _AGAIN_AFTER_S = 1.0
-_SAID_MAX = 1 << 16
+_SAID_MAX = 1 << 12
 
 
 class DoorError(FluvialError):
@@ -55,45 +55,41 @@ class Door:
         Keep the port open until cancelled. Raises :class:`DoorError` where it cannot be opened the first time.
         """
         port = _free(self)
-        ready = await self._once(port, say)
+        said = await self._once(port, say)
         while True:
-            _log.warning("%s has ended%s; it starts again", self.title, "" if ready is None else f": {ready}")
+            _log.warning("%s has ended%s; it starts again", self.title, f": {said}" if said else "")
             await asyncio.sleep(_AGAIN_AFTER_S)
             try:
-                ready = await self._once(port, lambda line: None)
+                said = await self._once(port, lambda line: None)
             except DoorError as error:
-                ready = str(error)
+                said = str(error)
 
-    async def _once(self, port: int, say: Callable[[str], None]) -> str | None:
+    async def _once(self, port: int, say: Callable[[str], None]) -> str:
         """Run the process until it ends, and return what it said last. Raises DoorError when it is never ready."""
-        with (
-            tempfile.TemporaryDirectory(prefix="fluvial-door-", ignore_cleanup_errors=True) as scratch,
-            tempfile.TemporaryFile() as said,
-        ):
-            process = await self._started(port, scratch, said)
+        with tempfile.TemporaryDirectory(prefix="fluvial-door-", ignore_cleanup_errors=True) as scratch:
+            process = await self._started(port, scratch)
+            saying = asyncio.create_task(_last_line(process.stderr))
             try:
                 assert process.stdout is not None
                 line = await process.stdout.readline()
                 if not line:
-                    await process.wait()
-                    raise DoorError(f"{self.title} did not start: {_last_line(said) or 'its process has ended'}")
+                    raise DoorError(f"{self.title} did not start: {await saying or 'its process has ended'}")
                 say(self.told(port, json.loads(line)))
-                await process.wait()
-                return _last_line(said)
+                return await saying
             finally:
                 await _end(process)
+                saying.cancel()
 
-    async def _started(self, port: int, scratch: str, said: BinaryIO) -> asyncio.subprocess.Process:
-        passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    async def _started(self, port: int, scratch: str) -> asyncio.subprocess.Process:
         given = {**self.given, "port": port, "scratch": scratch}
         # -P: nothing is imported from the folder that a user happens to be in.
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", self.module, json.dumps(given)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=None if os.environ.get("FLUVIAL_DEBUG") else said,
+            stderr=asyncio.subprocess.PIPE,
             cwd=scratch,
-            env={"HOME": scratch, "TMPDIR": scratch, "TZ": "UTC", **passed_on, **self.environment},
+            env={"HOME": scratch, "TMPDIR": scratch, "TZ": "UTC", **passed_on(*_PASSED_ON), **self.environment},
         )
 
 
@@ -110,6 +106,13 @@ async def beside(serving: Coroutine[Any, Any, None], doors: Sequence[Door], say:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def passed_on(*names: str) -> dict[str, str]:
+    """
+    Those of these variables that there are.
+    """
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def walled(title: str, *, allow_unconfined: bool) -> bool:
@@ -150,7 +153,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _last_line(said: BinaryIO) -> str | None:
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _SAID_MAX))
-    lines = said.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else None
+async def _last_line(pipe: asyncio.StreamReader | None) -> str:
+    """Read what a process says until it ends, and keep the end of it."""
+    assert pipe is not None
+    is_heard, said = bool(os.environ.get("FLUVIAL_DEBUG")), b""
+    while chunk := await pipe.read(_SAID_MAX):
+        if is_heard:
+            sys.stderr.buffer.write(chunk)
+        said = (said + chunk)[-_SAID_MAX:]
+    return (said.decode(errors="replace").strip().splitlines() or [""])[-1]
