@@ -80,7 +80,7 @@ def enter_in_reach(readable: Sequence[Path], scratch: Path, ports: Ports | None)
     end_with_parent()
     libc = ctypes.CDLL(None, use_errno=True)
     files = _own_files(libc, readable, scratch, ports, is_apart=True)
-    return Walls(network=files and ports is not None and _version(libc) >= _KNOWS_PORTS, files=files)
+    return Walls(network=files and ports is not None and knows_ports(), files=files)
 
 
 def _own_network(libc: ctypes.CDLL) -> bool:
@@ -106,6 +106,13 @@ def is_possible() -> bool:
     Whether this kernel can keep a process from files.
     """
     return _version(ctypes.CDLL(None, use_errno=True)) >= 1
+
+
+def knows_ports() -> bool:
+    """
+    Whether this kernel can hold a process to ports.
+    """
+    return _version(ctypes.CDLL(None, use_errno=True)) >= _KNOWS_PORTS
 
 
 def _version(libc: ctypes.CDLL) -> int:

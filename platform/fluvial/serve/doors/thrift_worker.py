@@ -30,15 +30,7 @@ _ALL_EACH_LOOKS = 30
 _LISTENS_WITHIN_S = 60.0
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # What Java is set up by, and what it learns the user's name from.
-_OF_JAVA = (
-    "/etc/passwd",
-    "/etc/group",
-    "/etc/hosts",
-    "/etc/ssl/certs/java",
-    "/proc/self",
-    "/dev/random",
-    "/sys/fs/cgroup",
-)
+_OF_JAVA = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/ssl/certs/java", "/dev/random")
 
 
 def main() -> None:
@@ -103,6 +95,7 @@ def _java() -> Iterator[Path]:
 
 def _conf(asked: dict[str, Any]) -> dict[str, str]:
     scratch, port = asked["scratch"], asked["port"]
+    java = f"{asked['spark_conf'].get(_JAVA_OPTIONS, '')} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}"
     ours = {
         "spark.hadoop.hive.server2.thrift.bind.host": "127.0.0.1",
         "spark.hadoop.hive.server2.thrift.port": str(port),
@@ -110,7 +103,7 @@ def _conf(asked: dict[str, Any]) -> dict[str, str]:
         "spark.hadoop.hive.exec.local.scratchdir": f"{scratch}/hive",
         "spark.hadoop.hive.server2.logging.operation.log.location": f"{scratch}/logs",
         "spark.local.dir": scratch,
-        _JAVA_OPTIONS: f"{asked['spark_conf'].get(_JAVA_OPTIONS, '')} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}",
+        _JAVA_OPTIONS: java,
     }
     return {**asked["spark_conf"], **ours}
 
