@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -230,6 +231,7 @@ def test_one_that_dies_starts_again_on_its_port(tmp_path: Path) -> None:
         server.door().kill()
         assert server.process.stdout is not None
         assert "it starts again" in server.process.stdout.readline()
+        await_answer(server.connect)
         assert asked(server.connect, sql("select count(*) as n from state.customers")) == [[{"n": 5}]]
 
 
@@ -264,6 +266,16 @@ def test_a_kernel_without_landlock_is_said_and_has_to_be_allowed(
     door = connect_door(str(tmp_path), 0, allow_unconfined=True)
     assert door.given["confined"] is False
     assert "warning" in door.told(15002, {"files": False, "network": False})
+
+
+def await_answer(url: str) -> None:
+    """Return when something listens there."""
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+    for _ in range(600):
+        with suppress(OSError), socket.create_connection(address, timeout=5):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"nothing listens at {url}")
 
 
 def column(name: str, kind: Any) -> dict[str, Any]:
