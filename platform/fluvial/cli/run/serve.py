@@ -18,7 +18,6 @@ from fluvial.extras import needed
 from fluvial.local.lock import FolderLock
 from fluvial.local.server import SERVER_LOCK, SERVER_PORT_DEFAULT
 from fluvial.local.state import HOST, is_loopback
-from fluvial.spark.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from fluvial.query.engine import Fresh
@@ -155,19 +154,20 @@ def _doors(
     settings: Settings, connect_port: int | None, thrift_port: int | None, *, allow_unconfined: bool
 ) -> "list[Door]":
     """The further ports that are asked for."""
+    if connect_port is None and thrift_port is None:
+        return []
+    from fluvial.serve.doors import connect, thrift
+    from fluvial.spark.warehouse import Warehouse
+
     local = Warehouse.at(settings.warehouse).local
     if local is None:
-        return []  # refused by what serves rows
+        return []  # what serves rows says so
     root, doors = str(local.resolve()), []
     if connect_port is not None:
-        from fluvial.serve.doors.connect import connect_door
-
-        doors.append(connect_door(root, connect_port, allow_unconfined=allow_unconfined))
+        doors.append(connect.connect_door(root, connect_port, allow_unconfined=allow_unconfined))
     if thrift_port is not None:
-        from fluvial.serve.doors.thrift import thrift_door
-
         say = terminal.say
-        doors.append(thrift_door(settings, root, thrift_port, allow_unconfined=allow_unconfined, say=say))
+        doors.append(thrift.thrift_door(settings, root, thrift_port, allow_unconfined=allow_unconfined, say=say))
     return doors
 
 
@@ -196,7 +196,6 @@ async def _serve(
     doors: "Sequence[Door]",
 ) -> None:
     from fluvial.query.served import noted
-    from fluvial.serve.doors.door import beside
     from fluvial.serve.server import first_of, serve_rows
     from fluvial.serve.sql import Statements
 
@@ -227,7 +226,11 @@ async def _serve(
         started=started,
         ready=ready,
     )
-    serving = asyncio.create_task(beside(rows, doors, terminal.say))
+    if doors:
+        from fluvial.serve.doors.door import beside
+
+        rows = beside(rows, doors, terminal.say)
+    serving = asyncio.create_task(rows)
     asked = asyncio.create_task(stopping.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()

@@ -36,7 +36,7 @@ _PRIMITIVES = {
 }
 
 
-class NoSuchNameError(FluvialError):
+class NoSuchNameError(LookupError):
     """
     A name that the warehouse does not have.
     """
