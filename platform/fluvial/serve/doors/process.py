@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fluvial.query import jail
+from fluvial.query import jail, sockets
 
 
 def given() -> dict[str, Any]:
@@ -30,7 +30,9 @@ def wall_in(asked: dict[str, Any], readable: list[Path], ports: jail.Ports | Non
     walls = jail.enter_in_reach(readable, Path(asked["scratch"]), ports)
     if not walls.files:
         sys.exit("the kernel does not keep its process from files: --allow-unconfined starts it all the same")
-    return walls
+    # Java asks for the machine's interfaces by a socket for datagrams.
+    held = sockets.internet_only(datagrams=ports is None)
+    return jail.Walls(network=walls.network and held, files=True)
 
 
 def say_ready(walls: jail.Walls) -> None:

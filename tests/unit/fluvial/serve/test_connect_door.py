@@ -28,6 +28,8 @@ from fluvial.serve.doors.door import DoorError
 
 CLIENT = Path(__file__).with_name("connect_client.py")
 WORKER = "fluvial.serve.doors.connect_worker"
+# Of the file system, and datagrams of the internet.
+OTHER_SOCKETS = ((socket.AF_UNIX, socket.SOCK_STREAM), (socket.AF_INET, socket.SOCK_DGRAM))
 has_landlock = pytest.mark.skipif(not jail.is_possible(), reason="this kernel has no landlock")
 
 
@@ -172,6 +174,7 @@ def test_its_clients_reach_neither_other_files_nor_ports(server: Served, tmp_pat
         python(f"open({str(warehouse / 'made')!r}, 'w')"),
         python("__import__('subprocess').run(['/bin/cat', '/etc/passwd'], capture_output=True).returncode"),
         python(f"__import__('socket').create_connection(('127.0.0.1', {port}))"),
+        *(python(f"__import__('socket').socket({int(family)}, {int(kind)})") for family, kind in OTHER_SOCKETS),
         {"save": str(outside), "format": "parquet"},
         {"save": str(warehouse / "marts" / "made"), "format": "delta"},
     )
@@ -180,6 +183,7 @@ def test_its_clients_reach_neither_other_files_nor_ports(server: Served, tmp_pat
     assert answers[6] == "1"
     ports = jail.knows_ports()
     assert answers[7].startswith("PermissionError") is ports, answers[7]
+    assert all(answer.startswith("PermissionError") for answer in answers[8:-2]), answers
     assert not outside.exists()
     assert not (warehouse / "made").exists()
     assert not (warehouse / "marts" / "made").exists()
@@ -208,6 +212,13 @@ def test_without_walls_a_client_reads_any_file(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert answers == [[{"value": "mine"}], "mine", "saved"]
+
+
+def test_a_client_that_takes_too_much_memory_is_refused_it(server: Served) -> None:
+    before = server.door().pid
+    (said,) = asked(server.connect, python("len(bytearray(5 << 30))"))
+    assert said.startswith("MemoryError")
+    assert server.door().pid == before
 
 
 def test_it_knows_nothing_of_the_servers_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
