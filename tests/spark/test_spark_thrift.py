@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -74,9 +75,11 @@ def served(folder: Path) -> Iterator[Served]:
     write_table(warehouse, "marts.cities", ["Bern", "Basel"])
     (folder / "fluvial.toml").write_text(MEMORY)
     command = [sys.executable, "-m", "fluvial", "serve", "--warehouse", str(warehouse), "--port", "0"]
+    # What a killed server leaves goes with the test.
     with subprocess.Popen(
-        [*command, "--thrift-port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
-    ) as process:
+        [*command, "--thrift-port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
+        env=os.environ | {"TMPDIR": str(folder)},
+    ) as process:  # fmt: skip
         try:
             assert process.stdout is not None
             found: dict[str, str] = {}
@@ -86,7 +89,8 @@ def served(folder: Path) -> Iterator[Served]:
                 found |= {each[1]: each[0] for each in re.finditer(r"(hive2|http)://[\w.]+:\d+", line)}
             yield Served(process, warehouse, found["http"], f"jdbc:{found['hive2']}")
         finally:
-            process.kill()
+            process.terminate()
+            process.wait(60)
 
 
 @pytest.fixture(scope="module")

@@ -68,16 +68,18 @@ class Door:
         """Run the process until it ends, and return what it said last. Raises DoorError when it is never ready."""
         with tempfile.TemporaryDirectory(prefix="fluvial-door-", ignore_cleanup_errors=True) as scratch:
             process = await self._started(port, scratch)
-            saying = asyncio.create_task(_last_line(process.stderr))
+            saying, is_ready = asyncio.create_task(_last_line(process.stderr)), False
             try:
                 assert process.stdout is not None
                 line = await process.stdout.readline()
                 if not line:
                     raise DoorError(f"{self.title} did not start: {await saying or 'its process has ended'}")
+                is_ready = True
                 say(self.told(port, json.loads(line)))
                 return await saying
             finally:
-                await _end(process)
+                # One that is still starting hears nothing.
+                await _end(process, _ENDS_WITHIN_S if is_ready else 0)
                 saying.cancel()
 
     async def _started(self, port: int, scratch: str) -> asyncio.subprocess.Process:
@@ -139,14 +141,14 @@ def _free(door: Door) -> int:
         return int(trial.getsockname()[1])
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
     """Ask the process to end by the end of its stdin, and see to it."""
     if process.returncode is not None:
         return
     assert process.stdin is not None
     process.stdin.close()
     try:
-        await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
+        await asyncio.wait_for(process.wait(), within_s)
     except TimeoutError:
         with suppress(ProcessLookupError):
             process.kill()

@@ -63,7 +63,10 @@ def history_in(folder: Path) -> KeyedHistory:
 def served(folder: Path, *more: str) -> Iterator[Served]:
     history = history_in(folder)
     command = words(history, "--port", "0", "--connect-port", "0", *more)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    environment = os.environ | {"TMPDIR": str(folder)}  # what a killed server leaves goes with the test
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
             found: dict[str, str] = {}
@@ -73,7 +76,8 @@ def served(folder: Path, *more: str) -> Iterator[Served]:
                 found |= {each[1]: each[0] for each in re.finditer(r"(sc|http)://[\w.]+:\d+", line)}
             yield Served(process, found["http"], found["sc"], history)
         finally:
-            process.kill()
+            process.terminate()
+            process.wait(60)
 
 
 @pytest.fixture(scope="module")
