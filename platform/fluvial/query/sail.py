@@ -143,7 +143,7 @@ class Sail:
                 raise LostEngineError
             self.walls = json.loads(body)
             if self._memory_bytes is not None:
-                _limit_memory(self._process.pid, self._memory_bytes)
+                limit_memory(self._process.pid, self._memory_bytes)
             self._ready = True
 
     @property
@@ -155,8 +155,10 @@ class Sail:
         return cast(BinaryIO, self._process.stdout)
 
 
-def _limit_memory(pid: int, bytes_more: int) -> None:
-    """Let a process have so much more than it has; what its threads have reserved for their stacks is in that."""
+def limit_memory(pid: int, bytes_more: int) -> None:
+    """
+    Let a process have so much more than it has; what its threads have reserved for their stacks is in that.
+    """
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     has = re.search(r"^VmData:\s+(\d+) kB$", status, re.MULTILINE)
     if has is not None:

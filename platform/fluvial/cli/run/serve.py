@@ -22,6 +22,7 @@ from fluvial.local.state import HOST, is_loopback
 if TYPE_CHECKING:
     from fluvial.query.engine import Fresh
     from fluvial.query.versions import At
+    from fluvial.serve.doors.door import Door
     from fluvial.serve.server import Listening
     from fluvial.serve.warehouse import ServedWarehouse
 
@@ -78,6 +79,33 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    connect_port: Annotated[
+        int | None,
+        typer.Option(
+            "--connect-port",
+            min=0,
+            max=65535,
+            help="Serve Spark Connect too, on this port of 127.0.0.1: PySpark asks sc://127.0.0.1:PORT.",
+            show_default=False,
+        ),
+    ] = None,
+    thrift_port: Annotated[
+        int | None,
+        typer.Option(
+            "--thrift-port",
+            min=0,
+            max=65535,
+            help="Serve JDBC and ODBC too, by Spark on this port of 127.0.0.1: jdbc:hive2://127.0.0.1:PORT.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_unconfined: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unconfined",
+            help="Open these two ports also where the kernel cannot keep their clients from your files.",
+        ),
+    ] = False,
     of_platform: Annotated[bool, typer.Option("--of-platform", hidden=True)] = False,
     copies_max: Annotated[
         int, typer.Option("--copies-max", metavar="GIB", min=0, help="Keep rows of so many GiB a table at most.")
@@ -100,6 +128,7 @@ def serve(
     does = "and could read every table"
     exposure = Exposure.of(settings, does=does, host=host, certificate=certificate, allow_plaintext=allow_plaintext)
     keys = {table: names.split(",") for table, names in pairs("--key", key).items()}
+    doors = _doors(settings, connect_port, thrift_port, allow_unconfined=allow_unconfined)
     warehouse = ServedWarehouse(settings.warehouse, keys=keys, kept_in=kept_in, copied_bytes_max=copies_max * _GIB)
     for name in (*(tables or ()), *keys):
         warehouse.table(name)
@@ -113,11 +142,33 @@ def serve(
             tables or [],
             listening,
             settings,
+            doors,
         )
         with belongs:
             asyncio.run(serving)
     finally:
         warehouse.close()
+
+
+def _doors(
+    settings: Settings, connect_port: int | None, thrift_port: int | None, *, allow_unconfined: bool
+) -> "list[Door]":
+    """The further ports that are asked for."""
+    if connect_port is None and thrift_port is None:
+        return []
+    from fluvial.serve.doors import connect, thrift
+    from fluvial.spark.warehouse import Warehouse
+
+    local = Warehouse.at(settings.warehouse).local
+    if local is None:
+        return []  # what serves rows says so
+    root, doors = str(local.resolve()), []
+    if connect_port is not None:
+        doors.append(connect.connect_door(root, connect_port, allow_unconfined=allow_unconfined))
+    if thrift_port is not None:
+        say = terminal.say
+        doors.append(thrift.thrift_door(settings, root, thrift_port, allow_unconfined=allow_unconfined, say=say))
+    return doors
 
 
 @contextmanager
@@ -137,7 +188,13 @@ def _fresh(settings: Settings, at_least: "Sequence[At]", **limits: Any) -> "Abst
     return opened(settings, at_least, **limits)
 
 
-async def _serve(warehouse: "ServedWarehouse", tables: list[str], listening: "Listening", settings: Settings) -> None:
+async def _serve(
+    warehouse: "ServedWarehouse",
+    tables: list[str],
+    listening: "Listening",
+    settings: Settings,
+    doors: "Sequence[Door]",
+) -> None:
     from fluvial.query.served import noted
     from fluvial.serve.server import first_of, serve_rows
     from fluvial.serve.sql import Statements
@@ -161,16 +218,19 @@ async def _serve(warehouse: "ServedWarehouse", tables: list[str], listening: "Li
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    serving = asyncio.create_task(
-        serve_rows(
-            warehouse,
-            listening,
-            preload=tables,
-            statements=lambda: Statements(settings, needs_walls=not is_local, fresh=_fresh),
-            started=started,
-            ready=ready,
-        )
+    rows = serve_rows(
+        warehouse,
+        listening,
+        preload=tables,
+        statements=lambda: Statements(settings, needs_walls=not is_local, fresh=_fresh),
+        started=started,
+        ready=ready,
     )
+    if doors:
+        from fluvial.serve.doors.door import beside
+
+        rows = beside(rows, doors, terminal.say)
+    serving = asyncio.create_task(rows)
     asked = asyncio.create_task(stopping.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()

@@ -1,0 +1,166 @@
+"""
+A further port of `fluvial serve`: its process is started, waited for, started again where it dies, and ended.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from fluvial.errors import FluvialError
+from fluvial.query import jail
+
+HOST = "127.0.0.1"
+
+_log = logging.getLogger(__name__)
+
+# What a process that runs the code of strangers may know of ours; passwords and keys are in other variables.
+_PASSED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "FLUVIAL_DEBUG")
+_ENDS_WITHIN_S = 10.0
+_AGAIN_AFTER_S = 1.0
+_SAID_MAX = 1 << 12
+
+
+class DoorError(FluvialError):
+    """
+    A further port cannot be opened.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """
+    One port: what it is called and by which option, the module that serves it, and what that is told.
+
+    `told` makes a line for the user of the port and of what the process said when it was ready.
+    """
+
+    title: str
+    option: str
+    module: str
+    port: int
+    given: Mapping[str, Any]
+    told: Callable[[int, Mapping[str, Any]], str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    async def run(self, say: Callable[[str], None]) -> None:
+        """
+        Keep the port open until cancelled. Raises :class:`DoorError` where it cannot be opened the first time.
+        """
+        port = _free(self)
+        said = await self._once(port, say)
+        while True:
+            _log.warning("%s has ended%s; it starts again", self.title, f": {said}" if said else "")
+            await asyncio.sleep(_AGAIN_AFTER_S)
+            try:
+                said = await self._once(port, lambda line: None)
+            except DoorError as error:
+                said = str(error)
+
+    async def _once(self, port: int, say: Callable[[str], None]) -> str:
+        """Run the process until it ends, and return what it said last. Raises DoorError when it is never ready."""
+        with tempfile.TemporaryDirectory(prefix="fluvial-door-", ignore_cleanup_errors=True) as scratch:
+            process = await self._started(port, scratch)
+            saying, is_ready = asyncio.create_task(_last_line(process.stderr)), False
+            try:
+                assert process.stdout is not None
+                line = await process.stdout.readline()
+                if not line:
+                    raise DoorError(f"{self.title} did not start: {await saying or 'its process has ended'}")
+                is_ready = True
+                say(self.told(port, json.loads(line)))
+                return await saying
+            finally:
+                # One that is still starting hears nothing.
+                await _end(process, _ENDS_WITHIN_S if is_ready else 0)
+                saying.cancel()
+
+    async def _started(self, port: int, scratch: str) -> asyncio.subprocess.Process:
+        given = {**self.given, "port": port, "scratch": scratch}
+        # -P: nothing is imported from the folder that a user happens to be in.
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", self.module, json.dumps(given)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=scratch,
+            env={"HOME": scratch, "TMPDIR": scratch, "TZ": "UTC", **passed_on(*_PASSED_ON), **self.environment},
+        )
+
+
+async def beside(serving: Coroutine[Any, Any, None], doors: Sequence[Door], say: Callable[[str], None]) -> None:
+    """
+    Serve, with these doors open as long; one that cannot be opened ends it with its :class:`DoorError`.
+    """
+    tasks = [asyncio.ensure_future(serving), *(asyncio.ensure_future(door.run(say)) for door in doors)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def passed_on(*names: str) -> dict[str, str]:
+    """
+    Those of these variables that there are.
+    """
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def walled(title: str, *, allow_unconfined: bool) -> bool:
+    """
+    Whether a door's process will see its own files alone. Raises :class:`DoorError` where it can not, and must.
+    """
+    if jail.is_possible():
+        return True
+    if allow_unconfined:
+        return False
+    raise DoorError(
+        f"{title} runs the code of its clients, and this kernel has no landlock (Linux 5.13) to keep that from your "
+        "files: --allow-unconfined lets every process of this machine act as you"
+    )
+
+
+def _free(door: Door) -> int:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((HOST, door.port))
+        except OSError as error:
+            raise DoorError(f"{HOST}:{door.port}: {error.strerror or error}; choose another {door.option}") from error
+        return int(trial.getsockname()[1])
+
+
+async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
+    """Ask the process to end by the end of its stdin, and see to it."""
+    if process.returncode is not None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), within_s)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _last_line(pipe: asyncio.StreamReader | None) -> str:
+    """Read what a process says until it ends, and keep the end of it."""
+    assert pipe is not None
+    is_heard, said = bool(os.environ.get("FLUVIAL_DEBUG")), b""
+    while chunk := await pipe.read(_SAID_MAX):
+        if is_heard:
+            sys.stderr.buffer.write(chunk)
+        said = (said + chunk)[-_SAID_MAX:]
+    return (said.decode(errors="replace").strip().splitlines() or [""])[-1]
