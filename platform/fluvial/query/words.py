@@ -199,9 +199,17 @@ def used_parameters(statement: str) -> set[str]:
     """
     The names of a statement's parameters, in lower case.
     """
+    return set(parameters_in_order(statement))
+
+
+def parameters_in_order(statement: str) -> list[str]:
+    """
+    The names of a statement's parameters, in lower case, each where it first stands.
+    """
     words = words_of(statement)
     triples: Sequence[tuple[Word | None, Word, Word]] = list(zip((None, *words), words, words[1:], strict=False))
-    return {word.text.lower() for before, colon, word in triples if _is_parameter(before, colon, word)}
+    found = (word.text.lower() for before, colon, word in triples if _is_parameter(before, colon, word))
+    return list(dict.fromkeys(found))
 
 
 def _is_parameter(before: Word | None, colon: Word, word: Word) -> bool:

@@ -1,0 +1,144 @@
+"""
+Handles of statements: they hold the statement and the values of its parameters, so that the server keeps nothing.
+
+Whoever makes one up has written a statement, and it is judged as every other.
+"""
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from fluvial.query.words import StatementError, bound, literal, parameters_in_order
+from fluvial.serve.errors import BadRequestError, RefusedStatementError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_INTS = range(-(1 << 31), 1 << 31)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """
+    A statement and the SQL literals of its parameters, by name in lower case.
+    """
+
+    statement: str
+    literals: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: bytes) -> "Handle":
+        """
+        Read what :meth:`encoded` has written. Raises :class:`BadRequestError`.
+        """
+        try:
+            given = json.loads(body)
+            statement, literals = given["sql"], given["literals"]
+            fits = isinstance(statement, str) and all(isinstance(each, str) for each in literals.values())
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise _unknown() from error
+        if not fits:
+            raise _unknown()
+        return cls(statement=statement, literals=literals)
+
+    def encoded(self) -> bytes:
+        """
+        The handle as it is sent.
+        """
+        return json.dumps({"sql": self.statement, "literals": dict(self.literals)}, ensure_ascii=False).encode()
+
+    @property
+    def parameters(self) -> list[str]:
+        """
+        The names of the statement's parameters, as they first come. Raises :class:`BadRequestError`.
+        """
+        try:
+            return parameters_in_order(self.statement)
+        except StatementError as error:
+            raise BadRequestError(str(error)) from error
+
+    @property
+    def text(self) -> str:
+        """
+        The statement with its values. Raises :class:`BadRequestError` for a parameter without one.
+        """
+        missing = next((name for name in self.parameters if name not in self.literals), None)
+        if missing is not None:
+            raise BadRequestError(f"parameter :{missing[:100]} has no value: bind one")
+        try:
+            return bound(self.statement, self.literals)
+        except StatementError as error:
+            raise BadRequestError(str(error)) from error
+
+    def described(self) -> "Handle":
+        """
+        A statement with the same columns: a parameter without a value is a string.
+        """
+        literals = dict.fromkeys(self.parameters, "''") | dict(self.literals)
+        return Handle(statement=self.statement, literals=literals)
+
+    def with_values(self, batches: "Sequence[pa.RecordBatch]") -> "Handle":
+        """
+        The statement with the values of one row, whose columns have the parameters' names, or their order.
+
+        Raises :class:`BadRequestError` and :class:`RefusedStatementError`.
+        """
+        if sum(each.num_rows for each in batches) != 1:
+            raise RefusedStatementError("a statement is asked with one row of values at a time")
+        (row,) = (each for each in batches if each.num_rows)
+        names, wanted = [name.lower() for name in row.schema.names], self.parameters
+        if set(names) != set(wanted):
+            if len(names) != len(wanted):
+                raise BadRequestError(
+                    f"the statement has {len(wanted)} parameters (:name), and {len(names)} values are bound"
+                )
+            names = wanted
+        literals = {name: _literal(name, column) for name, column in zip(names, row.columns, strict=True)}
+        return Handle(statement=self.statement, literals=literals)
+
+
+def _unknown() -> BadRequestError:
+    return BadRequestError("this is no handle or ticket of this server")
+
+
+def _literal(name: str, column: "pa.Array") -> str:
+    """The SQL literal of the one value of a column."""
+    from pyarrow import types
+
+    kind = column.type
+    if types.is_timestamp(kind):
+        zoned = kind.tz is not None
+        column = column.cast("timestamp[us, UTC]" if zoned else "timestamp[us]", safe=False)
+        value = column[0].as_py()
+        return (
+            "NULL"
+            if value is None
+            else literal(value.isoformat(" "), "TIMESTAMP" if zoned else "TIMESTAMP_NTZ", name=name)
+        )
+    return _of_python(name, column[0].as_py())
+
+
+def _of_python(name: str, value: Any) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return literal(str(value), "INT" if value in _INTS else "BIGINT", name=name)
+        case float():
+            return literal(repr(value), "DOUBLE", name=name)
+        case str():
+            return literal(value, "", name=name)
+        case bytes():
+            return f"X'{value.hex()}'"
+        case Decimal():
+            _, digits, exponent = value.as_tuple()
+            scale = max(0, -exponent) if isinstance(exponent, int) else 0
+            return literal(f"{value:f}", f"DECIMAL({max(len(digits), scale + 1)},{scale})", name=name)
+        case dt.date():
+            return literal(value.isoformat(), "DATE", name=name)
+    raise BadRequestError(f"parameter {name[:100]} is of a type that no parameter has: {type(value).__name__}")
