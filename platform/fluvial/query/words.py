@@ -174,22 +174,25 @@ def literal(value: str, kind: str, *, name: str) -> str:
     return f"cast({text} as {kind})" if kind else text
 
 
-def bound(statement: str, parameters: Mapping[str, str]) -> str:
+def bound(statement: str, parameters: Mapping[str, str], *, characters_max: int | None = None) -> str:
     """
-    A statement with its parameters `:name` replaced by their literals.
+    A statement with its parameters `:name` replaced by their literals; it has at most `characters_max` then.
 
     Raises :class:`StatementError` for one that has no value. Without parameters the statement stays as it is.
     """
     if not parameters:
         return statement
     words = words_of(statement)
-    text, at = [], 0
+    text, at, size = [], 0, len(statement)
     for before, colon, word in zip((None, *words), words, words[1:], strict=False):
         if not _is_parameter(before, colon, word):
             continue
         literal = parameters.get(word.text.lower())
         if literal is None:
             raise StatementError(f"parameter :{word.text} has no value: --param {word.text}=VALUE")
+        size += len(literal)
+        if characters_max is not None and size > characters_max:
+            raise StatementError(f"with its parameters the statement has more than {characters_max:,} characters")
         text += [statement[at : colon.start], literal]
         at = word.end
     return "".join([*text, statement[at:]])

@@ -60,8 +60,8 @@ async def serve_rows(
     Answer about the tables of a warehouse until cancelled; `preload` are opened before the server says it is ready.
 
     `statements` makes what answers SQL, which is closed with the server. `started` is called with the bound port, and
-    before it `flight_started` with that of Flight SQL, `ready` when all are open. Raises OSError for a port that is taken and :class:`~fluvial.errors.FluvialError` for a
-    table of `preload` that cannot be opened.
+    before it `flight_started` with that of Flight SQL, `ready` when all are open. Raises OSError for a port that is
+    taken and :class:`~fluvial.errors.FluvialError` for a table of `preload` that cannot be opened.
     """
     follower = Follower(warehouse)
     left = dict.fromkeys(preload)

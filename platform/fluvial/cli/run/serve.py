@@ -101,7 +101,7 @@ def serve(
     for a certificate by which these are encrypted.
     """
     with needed("serve"):
-        import pyarrow  # noqa: F401
+        import pyarrow
         import pyroaring  # noqa: F401
 
         if flight_port is not None:

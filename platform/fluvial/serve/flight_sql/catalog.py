@@ -4,12 +4,12 @@ What Flight SQL tells of a server and its tables, as the tables that its command
 Their columns are those that `format/FlightSql.proto` of Apache Arrow gives for each command.
 """
 
-import re2
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
+import re2
 
 from fluvial.serve.errors import BadRequestError
 from fluvial.serve.statements import CATALOG
@@ -202,7 +202,7 @@ def _of_catalog(command: Any) -> bool:
 
 
 def _like(command: Any, name: str) -> Callable[[str], bool]:
-    """Whether a name fits the pattern in a field: `%` for any characters, `_` for one, after a backslash for themselves."""
+    """Whether a name fits the pattern of a field, in which `%` is any characters, `_` one, and a backslash quotes."""
     if not command.HasField(name):
         return lambda text: True
     pattern = getattr(command, name)

@@ -15,6 +15,7 @@ from fluvial.serve.errors import (
     NoKeyError,
     RefusedStatementError,
     ServeError,
+    StatementFailedError,
     TookTooLongError,
     UnreadableError,
 )
@@ -44,8 +45,19 @@ class FlightDoor:
         """
         The columns of the answer to a statement, which is not made. Raises :class:`~fluvial.serve.errors.ServeError`.
         """
-        table, _ = await self._read(handle.described(), gone, columns_only=True)
+        table, _ = await self._read(handle, gone, columns_only=True)
         return table.schema
+
+    async def prepared(self, handle: Handle, gone: Gone) -> pa.Schema | None:
+        """
+        As :meth:`schema`, whatever the values will be; None where it depends on them.
+        """
+        try:
+            return await self.schema(handle.without_values(), gone)
+        except (StatementFailedError, RefusedStatementError):
+            if not handle.parameters:
+                raise
+            return None
 
     async def table(self, handle: Handle, gone: Gone) -> tuple[pa.Table, Told]:
         """

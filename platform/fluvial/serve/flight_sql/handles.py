@@ -6,13 +6,14 @@ Whoever makes one up has written a statement, and it is judged as every other.
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from fluvial.query.words import StatementError, bound, literal, parameters_in_order
 from fluvial.serve.errors import BadRequestError, RefusedStatementError
+from fluvial.serve.statements import CHARACTERS_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,13 +43,23 @@ class Handle:
             raise _unknown() from error
         if not fits:
             raise _unknown()
-        return cls(statement=statement, literals=literals)
+        return cls(statement=statement, literals=literals).checked()
 
     def encoded(self) -> bytes:
         """
         The handle as it is sent.
         """
         return json.dumps({"sql": self.statement, "literals": dict(self.literals)}, ensure_ascii=False).encode()
+
+    def checked(self) -> "Handle":
+        """
+        This, if its statement is there and not too long. Raises :class:`BadRequestError`.
+        """
+        if not self.statement.strip():
+            raise BadRequestError("the statement is missing")
+        if len(self.statement) > CHARACTERS_MAX:
+            raise BadRequestError(f"a statement has at most {CHARACTERS_MAX:,} characters")
+        return self
 
     @property
     def parameters(self) -> list[str]:
@@ -69,15 +80,15 @@ class Handle:
         if missing is not None:
             raise BadRequestError(f"parameter :{missing[:100]} has no value: bind one")
         try:
-            return bound(self.statement, self.literals)
+            return bound(self.statement, self.literals, characters_max=CHARACTERS_MAX)
         except StatementError as error:
             raise BadRequestError(str(error)) from error
 
-    def described(self) -> "Handle":
+    def without_values(self) -> "Handle":
         """
-        A statement with the same columns: a parameter without a value is a string.
+        The statement with NULL for each of its parameters.
         """
-        literals = dict.fromkeys(self.parameters, "''") | dict(self.literals)
+        literals = dict.fromkeys(self.parameters, "NULL")
         return Handle(statement=self.statement, literals=literals)
 
     def with_values(self, batches: "Sequence[pa.RecordBatch]") -> "Handle":
@@ -106,39 +117,43 @@ def _unknown() -> BadRequestError:
 
 def _literal(name: str, column: "pa.Array") -> str:
     """The SQL literal of the one value of a column."""
+    import pyarrow as pa
     from pyarrow import types
 
     kind = column.type
-    if types.is_timestamp(kind):
-        zoned = kind.tz is not None
-        column = column.cast("timestamp[us, UTC]" if zoned else "timestamp[us]", safe=False)
-        value = column[0].as_py()
-        return (
-            "NULL"
-            if value is None
-            else literal(value.isoformat(" "), "TIMESTAMP" if zoned else "TIMESTAMP_NTZ", name=name)
-        )
-    return _of_python(name, column[0].as_py())
+    if not types.is_timestamp(kind) or not column[0].is_valid:
+        return _of_python(name, column[0].as_py())
+    is_zoned = kind.tz is not None
+    value = column.cast(pa.timestamp("us", "UTC" if is_zoned else None), safe=False)[0].as_py()
+    return literal(value.isoformat(" "), "TIMESTAMP" if is_zoned else "TIMESTAMP_NTZ", name=name)
 
 
 def _of_python(name: str, value: Any) -> str:
-    match value:
-        case None:
-            return "NULL"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return literal(str(value), "INT" if value in _INTS else "BIGINT", name=name)
-        case float():
-            return literal(repr(value), "DOUBLE", name=name)
-        case str():
-            return literal(value, "", name=name)
-        case bytes():
-            return f"X'{value.hex()}'"
-        case Decimal():
-            _, digits, exponent = value.as_tuple()
-            scale = max(0, -exponent) if isinstance(exponent, int) else 0
-            return literal(f"{value:f}", f"DECIMAL({max(len(digits), scale + 1)},{scale})", name=name)
-        case dt.date():
-            return literal(value.isoformat(), "DATE", name=name)
-    raise BadRequestError(f"parameter {name[:100]} is of a type that no parameter has: {type(value).__name__}")
+    text, kind = _text_and_kind(value)
+    return text if kind is None else literal(text, kind, name=name)
+
+
+def _text_and_kind(value: Any) -> tuple[str, str | None]:
+    """What is written for a value, and of which type of SQL that is: "" for a string, None for what is a literal."""
+    if value is None:
+        return "NULL", None
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'", None
+    if isinstance(value, Decimal):
+        return f"{value:f}", _decimal(value)
+    kinds: dict[type[Any], Callable[[Any], tuple[str, str | None]]] = {
+        bool: lambda value: (str(value).lower(), None),
+        int: lambda value: (str(value), "INT" if value in _INTS else "BIGINT"),
+        float: lambda value: (repr(value), "DOUBLE"),
+        str: lambda value: (value, ""),
+        dt.date: lambda value: (value.isoformat(), "DATE"),
+    }
+    if type(value) not in kinds:
+        raise BadRequestError(f"a parameter is bound to a value of a type that none has: {type(value).__name__}")
+    return kinds[type(value)](value)
+
+
+def _decimal(value: Decimal) -> str:
+    _, digits, exponent = value.as_tuple()
+    scale = max(0, -exponent) if isinstance(exponent, int) else 0
+    return f"DECIMAL({max(len(digits), scale + 1)},{scale})"

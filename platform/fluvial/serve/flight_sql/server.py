@@ -5,9 +5,10 @@ Tickets and handles hold what they stand for, so that nothing is kept for a clie
 """
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fluvial.serve.flight_sql.messages import message, packed, unpacked
 from fluvial.serve.flight_sql.pem import certificate_and_key
 from fluvial.serve.flight_sql.sign_in import Handshakes, SignIn
 
+_PATIENCE_S = 2.0
 _PREPARE, _FORGET = "CreatePreparedStatement", "ClosePreparedStatement"
 _ACTIONS = {_PREPARE: "makes a handle of a statement", _FORGET: "does nothing: handles are not kept"}
 
@@ -60,10 +62,22 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
 
     async def close(self) -> None:
         """
-        Take no more calls and end those that run.
+        Take no more calls and end those that run. Who does not read an answer that is sent is left alone.
         """
         self._calls.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self.shutdown)
+        loop, is_down = asyncio.get_running_loop(), asyncio.Event()
+
+        def shut_down() -> None:
+            # Not by shutdown(): only this takes pyarrow's own shutdown at the exit of the process away.
+            with self:
+                pass
+            with suppress(RuntimeError):  # nobody waits any more
+                loop.call_soon_threadsafe(is_down.set)
+
+        # It returns when every answer is read: a thread that is no daemon would keep the process for it.
+        threading.Thread(target=shut_down, name="flight-shutdown", daemon=True).start()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(is_down.wait(), _PATIENCE_S)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """
@@ -134,13 +148,13 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _prepared(self, context: Any, request: Any) -> bytes:
         handle = _handle(request)
-        schema = self._calls.run(context, lambda gone: self._door.schema(handle, gone))
+        schema = self._calls.run(context, lambda gone: self._door.prepared(handle, gone))
         parameters = pa.schema([(name, pa.string()) for name in handle.parameters])
         return packed(
             "ActionCreatePreparedStatementResult",
             prepared_statement_handle=handle.encoded(),
-            dataset_schema=schema.serialize().to_pybytes(),
-            parameter_schema=parameters.serialize().to_pybytes() if parameters.names else b"",
+            dataset_schema=_serialized(schema),
+            parameter_schema=_serialized(parameters if parameters.names else None),
         )
 
     def _announced(self, context: Any, name: str, command: Any, body: bytes) -> tuple[pa.Schema, Any]:
@@ -193,12 +207,14 @@ def _command(descriptor: Any) -> tuple[str, Any]:
     return unpacked(descriptor.command)
 
 
+def _serialized(schema: pa.Schema | None) -> bytes:
+    return b"" if schema is None else bytes(schema.serialize())
+
+
 def _handle(request: Any) -> Handle:
-    if not request.query.strip():
-        raise BadRequestError("the statement is missing")
     if request.HasField("transaction_id"):
         raise RefusedStatementError("there are no transactions here: queries are answered one by one")
-    return Handle(statement=request.query)
+    return Handle(statement=request.query).checked()
 
 
 def _query(name: str, command: Any) -> Handle:
