@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             name, command = _command(descriptor)
             if name != "CommandPreparedStatementQuery":
                 raise RefusedStatementError(f"{name}: nothing is changed here, queries are answered")
-            chunk = reader.read_chunk().data
-            handle = Handle.of(command.prepared_statement_handle).with_values([chunk])
+            handle = Handle.of(command.prepared_statement_handle).with_values(_batches(reader))
             result = message("DoPutPreparedStatementResult", prepared_statement_handle=handle.encoded())
             writer.write(pa.py_buffer(result.SerializeToString()))
 
@@ -205,6 +205,15 @@ def _command(descriptor: Any) -> tuple[str, Any]:
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
         raise BadRequestError("a flight is asked for by a command of Flight SQL, not by a path")
     return unpacked(descriptor.command)
+
+
+def _batches(reader: Any) -> list[pa.RecordBatch]:
+    """What is bound: one batch is enough, and a second one is too much."""
+    try:
+        chunks = list(islice(reader, 2))
+    except pa.ArrowException as error:
+        raise BadRequestError("the values that are bound cannot be read") from error
+    return [each.data for each in chunks if each.data is not None]
 
 
 def _serialized(schema: pa.Schema | None) -> bytes:
