@@ -54,8 +54,12 @@ class Calls:
         What `work` returns in the loop. Raises an error of Flight's.
         """
         left = asyncio.Event()
+
+        async def gone() -> None:
+            await left.wait()
+
         with told():
-            running = asyncio.run_coroutine_threadsafe(work(left.wait), self._loop)
+            running = asyncio.run_coroutine_threadsafe(work(gone), self._loop)
             while True:
                 try:
                     return running.result(_LOOK_S)

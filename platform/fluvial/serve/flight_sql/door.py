@@ -24,6 +24,7 @@ from fluvial.serve.flight_sql.handles import Handle
 from fluvial.serve.service import Asked as AskedRows
 from fluvial.serve.service import Service
 from fluvial.serve.sql import Asked, Statements
+from fluvial.serve.statements import CATALOG
 
 Gone = Callable[[], Coroutine[Any, Any, None]]
 """Returns when nobody waits for the answer any more."""
@@ -74,11 +75,11 @@ class FlightDoor:
             case "CommandGetSqlInfo":
                 return catalog.told(command.info)
             case "CommandGetCatalogs":
-                rows: list[tuple[Any, ...]] = [(catalog.CATALOG,)]
+                rows: list[tuple[Any, ...]] = [(CATALOG,)]
             case "CommandGetTableTypes":
                 rows = [(catalog.TABLE,)]
             case "CommandGetDbSchemas":
-                rows = [(catalog.CATALOG, each) for each in catalog.databases(await self._names(), command)]
+                rows = [(CATALOG, each) for each in catalog.databases(await self._names(), command)]
             case "CommandGetTables":
                 rows = await self._tables(command, gone)
             case "CommandGetPrimaryKeys":
@@ -105,7 +106,7 @@ class FlightDoor:
         rows: list[tuple[Any, ...]] = []
         for name in catalog.tables_of(await self._names(), command):
             database, _, table = name.partition(".")
-            row = (catalog.CATALOG, database, table, catalog.TABLE)
+            row = (CATALOG, database, table, catalog.TABLE)
             rows.append(
                 (*row, (await self._schema_of(name, gone)).serialize().to_pybytes()) if command.include_schema else row
             )
@@ -134,7 +135,7 @@ class FlightDoor:
                 view = await self._service.view(self._service.table(name), AskedRows())
             except NoKeyError:
                 continue
-            place = (catalog.CATALOG, *name.split(".", 1))
+            place = (CATALOG, *name.split(".", 1))
             rows += [(*place, column, None, at) for at, column in enumerate(view.key.columns, 1)]
         return rows
 

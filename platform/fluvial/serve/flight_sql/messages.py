@@ -48,7 +48,7 @@ def packed(name: str, **fields: Any) -> bytes:
     A message in the `Any` in which Flight SQL sends it.
     """
     value = message(name, **fields).SerializeToString()
-    return any_pb2.Any(type_url=f"{_URL}{name}", value=value).SerializeToString()
+    return bytes(any_pb2.Any(type_url=f"{_URL}{name}", value=value).SerializeToString())
 
 
 def message(name: str, **fields: Any) -> Any:

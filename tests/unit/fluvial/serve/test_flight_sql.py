@@ -1,4 +1,4 @@
-"""Arrow Flight SQL of `fluvial serve`, by ADBC's driver and by hand: the statements of `POST /sql`, and its refusals."""
+"""Arrow Flight SQL of `fluvial serve`, by ADBC's driver and by hand: what `POST /sql` answers, and what it refuses."""
 
 import datetime as dt
 import json
