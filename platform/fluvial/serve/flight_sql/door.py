@@ -93,7 +93,15 @@ class FlightDoor:
             raise RefusedStatementError(
                 "this server answers no statements: Sail is not installed, or no local warehouse"
             )
-        asked = Asked(statement=handle.text, format=Format.ARROW_STREAM, columns_only=columns_only)
+        reading = handle.reading
+        asked = Asked(
+            statement=handle.text,
+            format=Format.ARROW_STREAM,
+            places=reading.places,
+            fresh=reading.fresh,
+            at_least=reading.least,
+            columns_only=columns_only,
+        )
         body, told = await self._statements.answer(asked, gone)
         table = pa.ipc.open_stream(body).read_all()
         # What a plan says of nulls and what an answer says differs, and clients compare the two.

@@ -7,12 +7,13 @@ Whoever makes one up has written a statement, and it is judged as every other.
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from fluvial.query.words import StatementError, bound, literal, parameters_in_order
 from fluvial.serve.errors import BadRequestError, RefusedStatementError
+from fluvial.serve.flight_sql.reading import NEWEST, Reading
 from fluvial.serve.statements import CHARACTERS_MAX
 
 if TYPE_CHECKING:
@@ -24,11 +25,12 @@ _INTS = range(-(1 << 31), 1 << 31)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
     """
-    A statement and the SQL literals of its parameters, by name in lower case.
+    A statement and the SQL literals of its parameters, by name in lower case, and as of when it reads.
     """
 
     statement: str
     literals: Mapping[str, str] = field(default_factory=dict)
+    reading: Reading = NEWEST
 
     @classmethod
     def of(cls, body: bytes) -> "Handle":
@@ -37,19 +39,20 @@ class Handle:
         """
         try:
             given = json.loads(body)
-            statement, literals = given["sql"], given["literals"]
-            fits = isinstance(statement, str) and all(isinstance(each, str) for each in literals.values())
+            statement, literals, reading = given["sql"], given["literals"], Reading(**given.get("reading", {}))
+            texts = [statement, *literals.values(), *reading.at, *reading.at_least]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _unknown() from error
-        if not fits:
+        if not all(isinstance(each, str) for each in texts) or not isinstance(reading.fresh, bool):
             raise _unknown()
-        return cls(statement=statement, literals=literals).checked()
+        return cls(statement=statement, literals=literals, reading=reading).checked()
 
     def encoded(self) -> bytes:
         """
         The handle as it is sent.
         """
-        return json.dumps({"sql": self.statement, "literals": dict(self.literals)}, ensure_ascii=False).encode()
+        given = {"sql": self.statement, "literals": dict(self.literals), "reading": asdict(self.reading)}
+        return json.dumps(given, ensure_ascii=False).encode()
 
     def checked(self) -> "Handle":
         """
@@ -89,7 +92,7 @@ class Handle:
         The statement with NULL for each of its parameters.
         """
         literals = dict.fromkeys(self.parameters, "NULL")
-        return Handle(statement=self.statement, literals=literals)
+        return replace(self, literals=literals)
 
     def with_values(self, batches: "Sequence[pa.RecordBatch]") -> "Handle":
         """
@@ -108,7 +111,7 @@ class Handle:
                 )
             names = wanted
         literals = {name: _literal(name, column) for name, column in zip(names, row.columns, strict=True)}
-        return Handle(statement=self.statement, literals=literals)
+        return replace(self, literals=literals)
 
 
 def _unknown() -> BadRequestError:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ from fluvial.serve.flight_sql.door import FlightDoor
 from fluvial.serve.flight_sql.handles import Handle
 from fluvial.serve.flight_sql.messages import message, packed, unpacked
 from fluvial.serve.flight_sql.pem import certificate_and_key
+from fluvial.serve.flight_sql.reading import NEWEST, Headers, Reading
 from fluvial.serve.flight_sql.sign_in import Handshakes, SignIn
 
+_HEADERS = "headers"
 _PATIENCE_S = 2.0
 _PREPARE, _FORGET = "CreatePreparedStatement", "ClosePreparedStatement"
 _ACTIONS = {_PREPARE: "makes a handle of a statement", _FORGET: "does nothing: handles are not kept"}
@@ -56,7 +59,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
                 url_of(exposure, port),
                 auth_handler=Handshakes(),
                 tls_certificates=None if certificate is None else [certificate_and_key(Path(certificate))],
-                middleware={"sign-in": SignIn(users, loop)},
+                middleware={"sign-in": SignIn(users, loop), _HEADERS: Headers()},
             )
         except pa.ArrowException as error:
             raise FlightPortError(f"{exposure.host}:{port}: {error}; choose another --flight-port") from error
@@ -147,7 +150,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             return iter([self._prepared(context, request)])
 
     def _prepared(self, context: Any, request: Any) -> bytes:
-        handle = _handle(request)
+        handle = _handle(request, _reading(context))
         schema = self._calls.run(context, lambda gone: self._door.prepared(handle, gone))
         parameters = pa.schema([(name, pa.string()) for name in handle.parameters])
         return packed(
@@ -160,7 +163,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
     def _announced(self, context: Any, name: str, command: Any, body: bytes) -> tuple[pa.Schema, Any]:
         if name in catalog.SCHEMAS:
             return catalog.schema_of(name, command), flight.Ticket(body)
-        handle = _query(name, command)
+        handle = _query(name, command, _reading(context))
         schema = self._calls.run(context, lambda gone: self._door.schema(handle, gone))
         return schema, flight.Ticket(packed("TicketStatementQuery", statement_handle=handle.encoded()))
 
@@ -169,7 +172,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             name, command = unpacked(ticket)
             if name in catalog.SCHEMAS:
                 return self._calls.run(context, lambda gone: self._door.metadata(name, command, gone))
-            handle = _query(name, command)
+            handle = _query(name, command, _reading(context))
             table, about = self._calls.run(context, lambda gone: self._door.table(handle, gone))
             versions = ", ".join(f"{each.table}={each.version}" for each in about.versions)
             context.add_header("fluvial-versions", versions)
@@ -220,18 +223,23 @@ def _serialized(schema: pa.Schema | None) -> bytes:
     return b"" if schema is None else bytes(schema.serialize())
 
 
-def _handle(request: Any) -> Handle:
+def _reading(context: Any) -> Reading:
+    return Reading.of(context.get_middleware(_HEADERS).headers)
+
+
+def _handle(request: Any, reading: Reading) -> Handle:
     if request.HasField("transaction_id"):
         raise RefusedStatementError("there are no transactions here: queries are answered one by one")
-    return Handle(statement=request.query).checked()
+    return Handle(statement=request.query, reading=reading).checked()
 
 
-def _query(name: str, command: Any) -> Handle:
+def _query(name: str, command: Any, reading: Reading) -> Handle:
     match name:
         case "CommandStatementQuery":
-            return _handle(command)
+            return _handle(command, reading)
         case "CommandPreparedStatementQuery":
-            return Handle.of(command.prepared_statement_handle)
+            handle = Handle.of(command.prepared_statement_handle)
+            return handle if reading == NEWEST else replace(handle, reading=reading)
         case "TicketStatementQuery":
             return Handle.of(command.statement_handle)
     raise RefusedStatementError(f"{name}: nothing but queries in SQL is answered here")

@@ -7,10 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -48,8 +49,11 @@ class Served:
     def connect(self, **options: Any) -> Any:
         return dbapi.connect(self.url, autocommit=True, **options)
 
-    def ask(self, statement: str, parameters: Any = None) -> pa.Table:
-        with self.connect() as connection, connection.cursor() as cursor:
+    def ask(
+        self, statement: str, parameters: Any = None, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> pa.Table:
+        options = {f"adbc.flight.sql.rpc.call_header.{name}": value for name, value in headers.items()}
+        with self.connect(db_kwargs=options) as connection, connection.cursor() as cursor:
             cursor.execute(statement, parameters)
             return cursor.fetch_arrow_table()
 
@@ -77,9 +81,9 @@ def server(folder: Path, limits: SqlLimits) -> Iterator[Served]:
     history.put([{"customer": f"c{n}", "orders": n, "spent": Decimal(n) / 4, "_fold": "{}"} for n in range(100)])
     keys = {"marts.days": ["city", "day"]}
     days = {"city": pa.string(), "day": pa.date32(), "at": pa.timestamp("us", "UTC")}
-    KeyedHistory(folder / "marts" / "days", days, keys["marts.days"]).put(
-        [{"city": "Bern", "day": dt.date(2026, 3, 1), "at": dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)}]
-    )
+    mart = KeyedHistory(folder / "marts" / "days", days, keys["marts.days"])
+    for city in ("Bern", "Basel"):
+        mart.put([{"city": city, "day": dt.date(2026, 3, 1), "at": dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)}])
     ports: list[int] = []
     with serving(
         ServedWarehouse(str(folder), keys=keys),
@@ -355,6 +359,22 @@ def test_what_takes_too_long_is_told_so(tmp_path: Path) -> None:
         served.rows("select 1 as one")
         with pytest.raises(dbapi.Error, match="cancelled after 1 s"):
             served.ask(HEAVY)
+
+
+def test_headers_say_as_of_when_tables_are_read(served: Served) -> None:
+    statement = "select count(*) n from marts.days where city <> :x"
+    for headers, n in (({}, 2), ({"fluvial-at": "orders:0=9"}, 1), ({"fluvial-at": "orders:0=19"}, 2)):
+        assert served.ask(statement.replace(":x", "''"), headers=headers).to_pylist() == [{"n": n}]
+        assert served.ask(statement, ["Genf"], headers).to_pylist() == [{"n": n}]
+    for headers, says in (
+        ({"fluvial-at": "orders"}, "fluvial-at"),
+        ({"fluvial-fresh": "perhaps"}, "is 1 or 0"),
+        ({"fluvial-fresh": "1"}, "does not read what the log holds"),
+        ({"fluvial-fresh-at-least": "orders:0=9"}, "does not read what the log holds"),
+        ({"fluvial-fresh": "1", "fluvial-at": "orders:0=9"}, "not both"),
+    ):
+        with pytest.raises(dbapi.Error, match=says):
+            served.ask("select * from marts.days", headers=headers)
 
 
 @contextmanager
