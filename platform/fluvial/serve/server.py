@@ -82,7 +82,8 @@ async def serve_rows(
         if sql is not None:
             stack.callback(sql.close)
         service = Service(follower, limits or Limits())
-        app = create_app(service, Metrics(follower), statements=sql, is_ready=is_ready)
+        metrics = Metrics(follower)
+        app = create_app(service, metrics, statements=sql, is_ready=is_ready)
         exposure = listening.exposure
         users = None
         if exposure.asks:
@@ -91,7 +92,7 @@ async def serve_rows(
             stack.callback(users.close)
             app = signed_in_only(app, users)
         if listening.flight_port is not None:
-            flight = _flight(service, sql, listening, users)
+            flight = _flight(listening, users, service, sql, metrics)
             stack.push_async_callback(flight.close)
             if flight_started is not None:
                 flight_started(flight.port)
@@ -125,14 +126,19 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _flight(
-    service: Service, statements: Statements | None, listening: Listening, users: ClusterUsers | None
+    listening: Listening,
+    users: ClusterUsers | None,
+    service: Service,
+    statements: Statements | None,
+    metrics: Metrics,
 ) -> "FlightSqlServer":
     # gRPC is loaded where it is asked for.
     from fluvial.serve.flight_sql.door import FlightDoor
     from fluvial.serve.flight_sql.server import FlightSqlServer
 
     assert listening.flight_port is not None, "it is asked for"
-    return FlightSqlServer(FlightDoor(service, statements), listening.exposure, listening.flight_port, users)
+    door = FlightDoor(service, statements, metrics)
+    return FlightSqlServer(door, listening.exposure, listening.flight_port, users)
 
 
 def _tls(exposure: Exposure) -> TlsContext | None:

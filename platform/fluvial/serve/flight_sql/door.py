@@ -19,6 +19,7 @@ from fluvial.serve.errors import (
     TookTooLongError,
     UnreadableError,
 )
+from fluvial.serve.exposition import Metrics
 from fluvial.serve.flight_sql import catalog
 from fluvial.serve.flight_sql.handles import Handle
 from fluvial.serve.service import Asked as AskedRows
@@ -37,9 +38,10 @@ class FlightDoor:
     Takes commands; without statements it answers about tables alone.
     """
 
-    def __init__(self, service: Service, statements: Statements | None) -> None:
+    def __init__(self, service: Service, statements: Statements | None, metrics: Metrics) -> None:
         self._service = service
         self._statements = statements
+        self._metrics = metrics
         self._schemas: dict[str, tuple[tuple[int, int, int] | None, pa.Schema]] = {}
 
     async def schema(self, handle: Handle, gone: Gone) -> pa.Schema:
@@ -64,7 +66,8 @@ class FlightDoor:
         """
         The answer to a statement. Raises :class:`~fluvial.serve.errors.ServeError`.
         """
-        return await self._read(handle, gone, columns_only=False)
+        with self._metrics.counted("flight"):
+            return await self._read(handle, gone, columns_only=False)
 
     async def metadata(self, name: str, command: Any, gone: Gone) -> pa.Table:
         """

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -31,6 +32,7 @@ dbapi = pytest.importorskip("adbc_driver_flightsql.dbapi")
 
 from pyarrow import flight  # noqa: E402
 
+from fluvial.serve.flight_sql import calls  # noqa: E402
 from fluvial.serve.flight_sql.messages import message, packed, unpacked  # noqa: E402
 
 HEAVY = (
@@ -375,6 +377,42 @@ def test_headers_say_as_of_when_tables_are_read(served: Served) -> None:
     ):
         with pytest.raises(dbapi.Error, match=says):
             served.ask("select * from marts.days", headers=headers)
+
+
+def test_answers_that_nobody_reads_leave_no_room_until_they_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "CALLS_MAX", 2)
+    with server(tmp_path, SqlLimits()) as served, flight.connect(served.url) as client:
+        info = client.get_flight_info(flight.FlightDescriptor.for_command(packed("CommandStatementQuery", query=LONG)))
+        unread = [client.do_get(info.endpoints[0].ticket) for _ in range(2)]
+        for stream in unread:
+            assert stream.read_chunk().data.num_rows > 0
+        with pytest.raises(flight.FlightUnavailableError, match="try again"):
+            served.get("CommandStatementQuery", query="select 1 as one")
+        unread[0].cancel()
+        unread[1].read_all()
+        for _ in range(2):
+            assert until_there_is_room(served) == [{"one": 1}]
+
+
+def until_there_is_room(served: Served) -> list[Any]:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return served.get("CommandStatementQuery", query="select 1 as one")
+        except flight.FlightUnavailableError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_answers_are_counted(served: Served) -> None:
+    served.rows("select 1 as one")
+    with pytest.raises(dbapi.Error):
+        served.ask("select repeat('x', 30000)")
+    text = served.client.get("/metrics").text
+    assert re.search(r'^fluvial_serve_requests_total{status="200",what="flight"} [1-9]', text, re.MULTILINE)
+    assert re.search(r'^fluvial_serve_requests_total{status="413",what="flight"} [1-9]', text, re.MULTILINE)
 
 
 @contextmanager
