@@ -32,6 +32,7 @@ from fluvial.serve.flight_sql.reading import NEWEST, Headers, Reading
 from fluvial.serve.flight_sql.sign_in import Handshakes, SignIn
 
 _HEADERS = "headers"
+_PREPARED = "CommandPreparedStatementQuery"
 _PATIENCE_S = 2.0
 _PREPARE, _FORGET = "CreatePreparedStatement", "ClosePreparedStatement"
 _ACTIONS = {_PREPARE: "makes a handle of a statement", _FORGET: "does nothing: handles are not kept"}
@@ -85,12 +86,18 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """
-        Say what a command's answer looks like, and by which ticket it is got.
+        Say by which ticket a command's answer is got, and what it looks like.
         """
         with self._place():
             name, command = _command(descriptor)
-            schema, ticket = self._announced(context, name, command, descriptor.command)
-            return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
+            if name in catalog.SCHEMAS:
+                schema, ticket = catalog.schema_of(name, command), descriptor.command
+            else:
+                handle = _query(name, command, _reading(context))
+                # Who has prepared a statement was told its columns, and the answer brings them.
+                schema = None if name == _PREPARED else self._schema(context, handle)
+                ticket = packed("TicketStatementQuery", statement_handle=handle.encoded())
+            return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(flight.Ticket(ticket), [])], -1, -1)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """
@@ -98,8 +105,9 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
         """
         with self._place():
             name, command = _command(descriptor)
-            schema, _ = self._announced(context, name, command, descriptor.command)
-            return flight.SchemaResult(schema)
+            if name in catalog.SCHEMAS:
+                return flight.SchemaResult(catalog.schema_of(name, command))
+            return flight.SchemaResult(self._schema(context, _query(name, command, _reading(context))))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """
@@ -121,7 +129,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
         """
         with self._place():
             name, command = _command(descriptor)
-            if name != "CommandPreparedStatementQuery":
+            if name != _PREPARED:
                 raise RefusedStatementError(f"{name}: nothing is changed here, queries are answered")
             handle = Handle.of(command.prepared_statement_handle).with_values(_batches(reader))
             result = message("DoPutPreparedStatementResult", prepared_statement_handle=handle.encoded())
@@ -160,12 +168,8 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             parameter_schema=_serialized(parameters if parameters.names else None),
         )
 
-    def _announced(self, context: Any, name: str, command: Any, body: bytes) -> tuple[pa.Schema, Any]:
-        if name in catalog.SCHEMAS:
-            return catalog.schema_of(name, command), flight.Ticket(body)
-        handle = _query(name, command, _reading(context))
-        schema = self._calls.run(context, lambda gone: self._door.schema(handle, gone))
-        return schema, flight.Ticket(packed("TicketStatementQuery", statement_handle=handle.encoded()))
+    def _schema(self, context: Any, handle: Handle) -> pa.Schema:
+        return self._calls.run(context, lambda gone: self._door.schema(handle, gone))
 
     def _answer(self, context: Any, ticket: bytes) -> pa.Table:
         with told():
@@ -237,7 +241,7 @@ def _query(name: str, command: Any, reading: Reading) -> Handle:
     match name:
         case "CommandStatementQuery":
             return _handle(command, reading)
-        case "CommandPreparedStatementQuery":
+        case _ if name == _PREPARED:
             handle = Handle.of(command.prepared_statement_handle)
             return handle if reading == NEWEST else replace(handle, reading=reading)
         case "TicketStatementQuery":
