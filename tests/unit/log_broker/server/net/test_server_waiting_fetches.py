@@ -349,9 +349,7 @@ async def test_a_fetch_that_fails_while_it_waits_is_answered_and_the_next_begins
     async with broker(2) as node:
         monkeypatch.setattr(fetch._Fetch, step, fail)
         first_ms = 20 if step == "_time_is_up" else 60_000
-        slots = [
-            send(node, [(at, 0)], bytes_min=1, wait_ms=ms, slot=Slot(owner)) for at, ms in enumerate((first_ms, 20))
-        ]
+        slots = [send(node, [(at, 0)], bytes_min=1, wait_ms=ms, slot=Slot(owner)) for at, ms in enumerate((first_ms, 20))]
         if step == "_count":
             await node.written([0])
         await eventually(lambda: slots[0].answer is not None)
