@@ -21,8 +21,9 @@ def serving(
     preload: Sequence[str] = (),
     statements: Callable[[], Statements] | None = None,
     limits: Limits | None = None,
+    flight_started: Callable[[int], None] | None = None,
 ) -> Iterator[httpx.Client]:
-    """A client of a server that ends with this."""
+    """A client of a server that ends with this; with `flight_started`, which hears the port, one of Flight SQL too."""
     bound: list[int] = []
     is_up = threading.Event()
     ended: list[Any] = []
@@ -33,10 +34,16 @@ def serving(
         is_up.set()
 
     async def main() -> None:
-        listening = Listening(port=0)
+        listening = Listening(port=0, flight_port=None if flight_started is None else 0)
         try:
             await serve_rows(
-                warehouse, listening, preload=preload, statements=statements, limits=limits, started=started
+                warehouse,
+                listening,
+                preload=preload,
+                statements=statements,
+                limits=limits,
+                started=started,
+                flight_started=flight_started,
             )
         except asyncio.CancelledError:
             pass

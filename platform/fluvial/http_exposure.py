@@ -94,8 +94,16 @@ class Exposure:
 
     def url(self, port: int) -> str:
         """Return where a client on this machine finds the server."""
+        return f"http{'' if self.certificate is None else 's'}://{self._asked_at}:{port}"
+
+    def flight_url(self, port: int) -> str:
+        """Return where a client of Arrow Flight on this machine finds the server."""
+        return f"grpc{'' if self.certificate is None else '+tls'}://{self._asked_at}:{port}"
+
+    @property
+    def _asked_at(self) -> str:
         host = "localhost" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104
-        return f"http{'' if self.certificate is None else 's'}://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"[{host}]" if ":" in host else host
 
 
 def family_of(host: str) -> socket.AddressFamily:

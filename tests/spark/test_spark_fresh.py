@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adbc_driver_flightsql import dbapi
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from log_topic import Schemas, Sent, Topic
@@ -321,7 +322,7 @@ def test_the_command_reads_the_log_behind_the_tables(
             server.kill()
 
 
-def test_rows_and_statements_are_fresh_over_http_and_in_python(
+def test_rows_and_statements_are_fresh_over_http_flight_and_in_python(
     spark: Any,
     settings: Settings,
     schemas: Schemas,
@@ -340,9 +341,11 @@ def test_rows_and_statements_are_fresh_over_http_and_in_python(
     def opened(settings: Settings, at_least: Any = (), **more: Any) -> Iterator[Freshness]:
         yield Freshness(settings=settings, declarations=tables, schemas=schemas, at_least=at_least, **more)
 
-    limits = SqlLimits(fresh_seconds=0.2, fresh_records=2)
+    limits, ports = SqlLimits(fresh_seconds=0.2, fresh_records=2), []
     with serving(
-        ServedWarehouse(settings.warehouse), statements=lambda: Statements(settings, limits=limits, fresh=opened)
+        ServedWarehouse(settings.warehouse),
+        statements=lambda: Statements(settings, limits=limits, fresh=opened),
+        flight_started=ports.append,
     ) as client:
 
         def row(path: str, **params: str) -> Any:
@@ -380,6 +383,15 @@ def test_rows_and_statements_are_fresh_over_http_and_in_python(
             assert answer.json() == [{"n": counted}], answer.text
         assert "2 newer offsets" in answer.headers["fluvial-told"]
         assert client.post("/sql", params={"fresh": "1"}, content=statement).json() == [{"n": 3}]
+        for header, counted in (("none", 1), ("fluvial-fresh", 3), ("fluvial-fresh-at-least", 3)):
+            said = {"fluvial-fresh-at-least": f"{topic.name}:0=2"}.get(header, "1")
+            options = {f"adbc.flight.sql.rpc.call_header.{header}": said}
+            with (
+                dbapi.connect(f"grpc://127.0.0.1:{ports[0]}", autocommit=True, db_kwargs=options) as connection,
+                connection.cursor() as cursor,
+            ):
+                cursor.execute(statement)
+                assert cursor.fetchall() == [(counted,)]
         assert (
             client.post("/sql", json={"sql": statement, "fresh": True, "at": [f"{topic.name}:0=0"]}).status_code == 400
         )

@@ -174,22 +174,25 @@ def literal(value: str, kind: str, *, name: str) -> str:
     return f"cast({text} as {kind})" if kind else text
 
 
-def bound(statement: str, parameters: Mapping[str, str]) -> str:
+def bound(statement: str, parameters: Mapping[str, str], *, characters_max: int | None = None) -> str:
     """
-    A statement with its parameters `:name` replaced by their literals.
+    A statement with its parameters `:name` replaced by their literals; it has at most `characters_max` then.
 
     Raises :class:`StatementError` for one that has no value. Without parameters the statement stays as it is.
     """
     if not parameters:
         return statement
     words = words_of(statement)
-    text, at = [], 0
+    text, at, size = [], 0, len(statement)
     for before, colon, word in zip((None, *words), words, words[1:], strict=False):
         if not _is_parameter(before, colon, word):
             continue
         literal = parameters.get(word.text.lower())
         if literal is None:
             raise StatementError(f"parameter :{word.text} has no value: --param {word.text}=VALUE")
+        size += len(literal)
+        if characters_max is not None and size > characters_max:
+            raise StatementError(f"with its parameters the statement has more than {characters_max:,} characters")
         text += [statement[at : colon.start], literal]
         at = word.end
     return "".join([*text, statement[at:]])
@@ -199,9 +202,17 @@ def used_parameters(statement: str) -> set[str]:
     """
     The names of a statement's parameters, in lower case.
     """
+    return set(parameters_in_order(statement))
+
+
+def parameters_in_order(statement: str) -> list[str]:
+    """
+    The names of a statement's parameters, in lower case, each where it first stands.
+    """
     words = words_of(statement)
     triples: Sequence[tuple[Word | None, Word, Word]] = list(zip((None, *words), words, words[1:], strict=False))
-    return {word.text.lower() for before, colon, word in triples if _is_parameter(before, colon, word)}
+    found = (word.text.lower() for before, colon, word in triples if _is_parameter(before, colon, word))
+    return list(dict.fromkeys(found))
 
 
 def _is_parameter(before: Word | None, colon: Word, word: Word) -> bool:

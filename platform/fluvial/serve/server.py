@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fluvial.cluster.users import ClusterUsers
 from fluvial.errors import FluvialError
@@ -23,6 +24,9 @@ from fluvial.serve.warehouse import ServedWarehouse
 from log_broker.core.security.listeners import TlsConfig
 from log_broker.server.net.tls import TlsContext
 
+if TYPE_CHECKING:
+    from fluvial.serve.flight_sql.server import FlightSqlServer
+
 _log = logging.getLogger(__name__)
 
 
@@ -30,9 +34,12 @@ _log = logging.getLogger(__name__)
 class Listening:
     """
     Where requests come in; `hosts` are further names by which the server is asked. Users are those of `cluster`.
+
+    Statements are taken by Arrow Flight SQL, too, at `flight_port`: None for nowhere.
     """
 
     port: int
+    flight_port: int | None = None
     exposure: Exposure = field(default_factory=Exposure)
     cluster: KafkaCluster | None = None
     hosts: Collection[str] = ()
@@ -46,14 +53,15 @@ async def serve_rows(
     statements: Callable[[], Statements] | None = None,
     limits: Limits | None = None,
     started: Callable[[int], None] | None = None,
+    flight_started: Callable[[int], None] | None = None,
     ready: Callable[[], None] | None = None,
 ) -> None:
     """
     Answer about the tables of a warehouse until cancelled; `preload` are opened before the server says it is ready.
 
-    `statements` makes what answers SQL, which is closed with the server. `started` is called with the bound port,
-    `ready` when all are open. Raises OSError for a port that is taken and :class:`~fluvial.errors.FluvialError` for a
-    table of `preload` that cannot be opened.
+    `statements` makes what answers SQL, which is closed with the server. `started` is called with the bound port, and
+    before it `flight_started` with that of Flight SQL, `ready` when all are open. Raises OSError for a port that is
+    taken and :class:`~fluvial.errors.FluvialError` for a table of `preload` that cannot be opened.
     """
     follower = Follower(warehouse)
     left = dict.fromkeys(preload)
@@ -74,13 +82,20 @@ async def serve_rows(
         if sql is not None:
             stack.callback(sql.close)
         service = Service(follower, limits or Limits())
-        app = create_app(service, Metrics(follower), statements=sql, is_ready=is_ready)
+        metrics = Metrics(follower)
+        app = create_app(service, metrics, statements=sql, is_ready=is_ready)
         exposure = listening.exposure
+        users = None
         if exposure.asks:
             assert listening.cluster is not None, "it is known whose users are asked for"
             users = ClusterUsers(listening.cluster, about="tables")
             stack.callback(users.close)
             app = signed_in_only(app, users)
+        if listening.flight_port is not None:
+            flight = _flight(listening, users, service, sql, metrics)
+            stack.push_async_callback(flight.close)
+            if flight_started is not None:
+                flight_started(flight.port)
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(follower.run())
             opening = tasks.create_task(open_all())
@@ -108,6 +123,22 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """
     errors = [each for each in group.exceptions if isinstance(each, FluvialError | OSError)]
     return errors[0] if errors else group.exceptions[0]
+
+
+def _flight(
+    listening: Listening,
+    users: ClusterUsers | None,
+    service: Service,
+    statements: Statements | None,
+    metrics: Metrics,
+) -> "FlightSqlServer":
+    # gRPC is loaded where it is asked for.
+    from fluvial.serve.flight_sql.door import FlightDoor
+    from fluvial.serve.flight_sql.server import FlightSqlServer
+
+    assert listening.flight_port is not None, "it is asked for"
+    door = FlightDoor(service, statements, metrics)
+    return FlightSqlServer(door, listening.exposure, listening.flight_port, users)
 
 
 def _tls(exposure: Exposure) -> TlsContext | None:

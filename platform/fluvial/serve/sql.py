@@ -65,7 +65,8 @@ class Asked:
     """
     A statement, how its answer is written, and the offsets as of which tables are read; a table is `width` wide.
 
-    With `fresh` they are read with what the log holds behind them, once that has the offsets `at_least`.
+    With `fresh` they are read with what the log holds behind them, once that has the offsets `at_least`. With
+    `columns_only` the answer has its columns and no rows.
     """
 
     statement: str
@@ -74,6 +75,14 @@ class Asked:
     places: Sequence[At] = ()
     fresh: bool = False
     at_least: Sequence[At] = ()
+    columns_only: bool = False
+
+    @property
+    def rows_max(self) -> int | None:
+        """
+        How many rows are asked for at most; None for all.
+        """
+        return 0 if self.columns_only else self.format.rows_max
 
 
 class Statements:
@@ -194,7 +203,7 @@ class Statements:
                     "statements are answered on 127.0.0.1 alone: this machine has neither namespaces nor landlock"
                 )
             with self._opened(asked) as door.fresh:
-                return door.answer(query, take, again=lambda: None, rows_max=asked.format.rows_max)
+                return door.answer(query, take, again=lambda: None, rows_max=asked.rows_max)
         except ServeError:
             raise
         except (StatementError, AnswerError) as error:

@@ -16,6 +16,7 @@ from fluvial.serve.bodies import body_of, hung_up, object_of
 from fluvial.serve.errors import BadRequestError, RefusedStatementError
 from fluvial.serve.service import is_set
 from fluvial.serve.sql import WIDTH, Asked, Statements
+from fluvial.serve.statements import CHARACTERS_MAX
 
 MEDIA_TYPES: Mapping[Format, str] = {
     Format.JSON: "application/json",
@@ -94,7 +95,7 @@ def asked_of(request: Request, body: bytes) -> Asked:
         if unused:
             raise BadRequestError(f"the statement has no parameter :{min(unused)[:100]}")
         return Asked(
-            statement=bound(statement, parameters),
+            statement=bound(statement, parameters, characters_max=CHARACTERS_MAX),
             format=_format(request, given.get("format")),
             width=width,
             places=At.of(at),

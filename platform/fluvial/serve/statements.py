@@ -22,6 +22,8 @@ CHARACTERS_MAX = 20_000
 DEPTH_MAX = 200
 STEPS_MAX = 50
 """How often the parser may step over each token, on average: most queries take 1 to 3."""
+CATALOG = "spark_catalog"
+"""What Spark calls the catalog of all tables, and what tools that know of catalogs write before their names."""
 _DIALECT = "spark"
 
 # What is in none of the queries that are let through, however deep.
@@ -121,6 +123,8 @@ def _judge_nodes(tree: exp.Expr, tables: Collection[str]) -> None:
 
 
 def _judge_table(node: exp.Table, tables: Collection[str], within: Collection[str]) -> None:
+    if node.catalog.lower() == CATALOG and isinstance(node.args["catalog"], exp.Identifier):
+        node.set("catalog", None)
     if not isinstance(node.this, exp.Identifier) or node.catalog:
         raise RefusedStatementError(f"{node.sql(dialect=_DIALECT)[:200]} is no table of the warehouse")
     if not node.db and node.name.lower() in within:

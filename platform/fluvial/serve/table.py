@@ -221,6 +221,14 @@ class ServedTable:
         view = self._newest
         return view is None or not self._is_the_same() or self._commit_file(view.version + 1).exists()
 
+    def mark(self) -> tuple[int, int, int] | None:
+        """
+        What tells the newest commit from every other, also of a table that was made again; None where there is none.
+        """
+        version = self._log.newest_version()
+        told = None if version is None else self._told(version)
+        return None if version is None or told is None else (version, *told)
+
     def at(self, version: int) -> View:
         """
         A version of the table. Raises :class:`NoVersionError` for one that there is not, or no longer.

@@ -60,6 +60,17 @@ def serve(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to serve on; 0 for a free one.")] = (
         SERVER_PORT_DEFAULT
     ),
+    flight_port: Annotated[
+        int | None,
+        typer.Option(
+            "--flight-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Take queries by Arrow Flight SQL at this port, too; 0 for a free one (default: not at all).",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = HOST,
     certificate: Certificate = None,
     allow_plaintext: Annotated[
@@ -118,8 +129,11 @@ def serve(
     for a certificate by which these are encrypted.
     """
     with needed("serve"):
-        import pyarrow  # noqa: F401
+        import pyarrow
         import pyroaring  # noqa: F401
+
+        if flight_port is not None:
+            import pyarrow.flight  # noqa: F401
 
         from fluvial.http_exposure import Exposure
         from fluvial.serve.server import Listening
@@ -135,7 +149,11 @@ def serve(
     try:
         belongs = _belonging(settings) if of_platform else nullcontext()
         listening = Listening(
-            port=port, exposure=exposure, cluster=settings.cluster, hosts=frozenset(allowed_hosts or ())
+            port=port,
+            flight_port=flight_port,
+            exposure=exposure,
+            cluster=settings.cluster,
+            hosts=frozenset(allowed_hosts or ()),
         )
         serving = _serve(
             warehouse,
@@ -211,6 +229,9 @@ async def _serve(
             stack.enter_context(noted(settings, exposure.host, bound))
         terminal.say(f"tables of {warehouse.root} are served at {exposure.url(bound)}/tables; Ctrl-C stops it")
 
+    def flight_started(bound: int) -> None:
+        terminal.say(f"queries are taken at {exposure.flight_url(bound)}, by Arrow Flight SQL")
+
     def ready() -> None:
         if tables:
             terminal.say(f"ready: {', '.join(tables)}")
@@ -224,6 +245,7 @@ async def _serve(
         preload=tables,
         statements=lambda: Statements(settings, needs_walls=not is_local, fresh=_fresh),
         started=started,
+        flight_started=flight_started,
         ready=ready,
     )
     if doors:

@@ -34,6 +34,7 @@ def test_queries_of_tables_are_let_through_as_they_are(statement):
         ('select "it\'s"', "SELECT 'it\\'s'"),
         ("from state.customers select a", "SELECT a FROM state.customers"),
         ("select `a``b` from state.customers", "SELECT `a``b` FROM state.customers"),
+        ("select a from `Spark_Catalog`.state.customers", "SELECT a FROM state.customers"),
     ],
 )
 def test_what_is_asked_is_written_again_from_what_was_read(statement, asked):
@@ -128,6 +129,9 @@ def test_what_doubles_the_parsers_work_with_each_word_is_given_up(statement):
         "select * from parquet.`s3://bucket/x`",
         "select * from customers",
         "select * from other.state.customers",
+        "select * from spark_catalog.text.`/etc/passwd`",
+        "select * from spark_catalog.customers",
+        "select * from spark_catalog.spark_catalog.state.customers",
         "select * from `state.customers`",
         "select * from state.customers a join json.`/x` b on true",
         "select (select max(x) from csv.`/x`)",
