@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 ID_ROUND_TRIP_FROM = 4
 NULL_PROTOCOL_FROM = 7
 SKIP_ASSIGNMENT_FROM = 9
+NAME_CHARS_MAX = 8_000  # of the name before a new member id, which answers hold as a string of at most 32,767 bytes
 
 
 class _Host(Cluster, HasGroups, Protocol):
@@ -39,7 +40,7 @@ async def handle(node: _Host, context: "RequestContext", request: Any) -> "Value
         lambda token: Join(
             token=token,
             member_id=request.member_id,
-            fresh_id=f"{instance_id or client_id}-{uuid4()}",
+            fresh_id=f"{(instance_id or client_id)[:NAME_CHARS_MAX]}-{uuid4()}",
             instance_id=instance_id,
             client_id=client_id,
             client_host=f"/{context.slot.peer.rpartition(':')[0]}",

@@ -143,6 +143,16 @@ def test_a_header_is_read_as_it_was_written(header: RequestHeader) -> None:
     assert (found, bytes(body)) == (header, b"body")
 
 
+def test_a_client_id_that_is_no_text_does_not_grow() -> None:
+    """Answers and forwarded requests hold it, in strings of at most 32,767 bytes."""
+    size = 32_767
+    frame = b"\0\3\0\x08\0\0\0\1" + size.to_bytes(2, "big") + b"\xff" * size + b"body"
+    header, body = read_header(memoryview(frame))
+    assert header.client_id == "?" * size
+    assert bytes(body) == b"body"
+    assert read_header(memoryview(write_header(header)))[0] == header
+
+
 def test_tagged_fields_of_a_header_are_skipped() -> None:
     header = RequestHeader(3, 12, 1, "c")
     found, body = read_header(memoryview(write_header(header)[:-1] + b"\2\0\1x\7\2yz" + b"body"))

@@ -119,6 +119,17 @@ async def test_members_and_offsets_are_there_when_leadership_returns(node: Node)
         assert await commit(client, 8, *member) is NONE
 
 
+@pytest.mark.parametrize("letter", ["a", "€"])
+async def test_a_member_gets_an_id_whatever_its_client_is_called(node: Node, letter: str) -> None:
+    name = letter * (32_767 // len(letter.encode()))
+    async with client_of(node) as client:
+        told = await client.ask(ApiKey.JOIN_GROUP, join(), version=5, name=name)
+        assert ErrorCode(told.error_code) is ErrorCode.MEMBER_ID_REQUIRED
+        assert name.startswith(told.member_id[:1_000])
+        joined = await client.ask(ApiKey.JOIN_GROUP, join(told.member_id), version=5, name=name)
+        assert (ErrorCode(joined.error_code), joined.member_id) == (NONE, told.member_id)
+
+
 async def test_who_waits_is_told_when_leadership_goes(node: Node) -> None:
     async with client_of(node) as client, client_of(node) as other:
         first, generation = await stable_member(client)
