@@ -29,6 +29,15 @@ _ASKED_OFTEN = (
 )
 
 
+def has_jvm() -> bool:
+    """
+    Whether this process has its JVM: an earlier session's, or the one of `spark-submit`.
+    """
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def start_jvm(conf: Mapping[str, str]) -> None:
     """
     Start this process's JVM as PySpark would for a session of `conf`; nothing where there is one already.
@@ -38,7 +47,7 @@ def start_jvm(conf: Mapping[str, str]) -> None:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if has_jvm():
         return
     reading, writing = os.pipe()
     passing_on = Thread(target=pass_on, args=(reading,), name="jvm-stderr", daemon=True)

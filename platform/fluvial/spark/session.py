@@ -23,7 +23,7 @@ from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
 from fluvial.spark.jars import Say, prepare_jars, require_jars
 from fluvial.spark.java import require_java
-from fluvial.spark.jvm import start_jvm
+from fluvial.spark.jvm import has_jvm, start_jvm
 from fluvial.spark.packaged import packaged
 from fluvial.spark.s3 import CONF as S3_CONF
 from fluvial.spark.s3 import is_on_s3, require_s3_jars
@@ -137,8 +137,9 @@ def _is_local(settings: "Settings") -> bool:
 def _driver_conf(settings: "Settings", say: Say | None) -> dict[str, str]:
     java = require_java()
     is_local = _is_local(settings)
-    # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first.
-    jars = prepare_jars(say) if is_local else require_jars(say)
+    # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first. A JVM
+    # that runs takes none, and would be the one of the process that makes it, which inherits how to reach it.
+    jars = prepare_jars(say) if is_local and not has_jvm() else require_jars(say)
     if is_on_s3(settings.warehouse):
         jars = (*jars, *require_s3_jars(jars, say))
     # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
