@@ -127,9 +127,10 @@ class Installed:
             if (program := shutil.which(name)) is not None:
                 (tools / name).symlink_to(program)
         (tools / "java").symlink_to(require_java().program)
-        cache = self.folder / "home" / ".cache"
+        cache = self.folder / "home" / ".cache" / "fluvial"
         cache.mkdir(parents=True)
-        (cache / "fluvial").symlink_to(cache_folder("jars").parent)
+        (cache / "jars").symlink_to(cache_folder("jars"))
+        (cache / "classes").touch()  # no folder: each of these homes would spend a minute on an archive of its own
 
     def _pip(self, *words: str) -> None:
         # With this user's settings of pip, and what it keeps.
