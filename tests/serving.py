@@ -1,9 +1,14 @@
-"""`fluvial serve` in this process: its event loop runs in a thread, and requests go over sockets."""
+"""`fluvial serve`: in this process, where its event loop runs in a thread, or in one of its own with further ports."""
 
 import asyncio
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -70,3 +75,26 @@ def serving(
         warehouse.close()
     if ended:
         raise ended[0]
+
+
+@contextmanager
+def serving_beside(
+    folder: Path, warehouse: Path, *words: str, scheme: str
+) -> Iterator[tuple["subprocess.Popen[str]", dict[str, str]]]:
+    """A process in `folder`, with a further port that is asked for by `words`; and its addresses, by their schemes."""
+    command = [sys.executable, "-m", "fluvial", "serve", "--warehouse", str(warehouse), "--port", "0", *words]
+    environment = os.environ | {"TMPDIR": str(folder)}  # what a killed server leaves goes with the test
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found: dict[str, str] = {}
+            while len(found) < 2:
+                line = process.stdout.readline()
+                assert line, found
+                found |= {each[1]: each[0] for each in re.finditer(rf"({scheme}|http)://[\w.]+:\d+", line)}
+            yield process, found
+        finally:
+            process.terminate()
+            process.wait(60)

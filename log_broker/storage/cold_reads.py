@@ -40,15 +40,17 @@ class ColdReads:
         self._segments = segments
         self._told: Segment | None = None  # of which the indexes were said to be cold, so that they are by now loaded
 
-    def part(self, offset: int, bytes_max: int, position: int | None) -> ColdPart | None:
+    def part(self, offset: int, bytes_max: int, known: tuple[Segment, int] | None) -> ColdPart | None:
         """
         Return what a read of `bytes_max` from `offset` on would wait for first, None when it would not wait.
 
-        `position` is where the read begins in its segment, None where an index has to be asked. Raises OSError.
+        `known` is a segment and where in it a read from `offset` begins, if a reader has come to there. Raises OSError.
         """
         segment = self._segments.holding(offset)
         is_active = segment is self._segments.active
-        if position is None:
+        if known is not None and known[0] is segment:
+            position = known[1]
+        else:
             # One that nobody reads has no file open, and no index in memory.
             if not segment.files.is_open and self._told is not segment:
                 self._told = segment

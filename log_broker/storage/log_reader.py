@@ -64,9 +64,7 @@ class LogReader:
 
         Once that is loaded there may be more: first come the indexes, then what they lead to. Raises OSError.
         """
-        known = self._cursors.get(offset)
-        is_there = known is not None and known[0] is self._segments.holding(offset)
-        return self._cold.part(offset, bytes_max, known[1] if known is not None and is_there else None)
+        return self._cold.part(offset, bytes_max, self._cursors.get(offset))
 
     def _read_segment(
         self, at: int, segment: Segment, start: int, end: int, bytes_max: int, *, at_least_one: bool

@@ -94,16 +94,26 @@ class Exposure:
 
     def url(self, port: int) -> str:
         """Return where a client on this machine finds the server."""
-        return f"http{'' if self.certificate is None else 's'}://{self._asked_at}:{port}"
+        return f"http{'' if self.certificate is None else 's'}://{_bracketed(self._asked_at)}:{port}"
 
     def flight_url(self, port: int) -> str:
         """Return where a client of Arrow Flight on this machine finds the server."""
-        return f"grpc{'' if self.certificate is None else '+tls'}://{self._asked_at}:{port}"
+        return self._flight_at(self._asked_at, port)
+
+    def flight_location(self, port: int) -> str:
+        """Return where Arrow Flight listens."""
+        return self._flight_at(self.host, port)
+
+    def _flight_at(self, host: str, port: int) -> str:
+        return f"grpc{'' if self.certificate is None else '+tls'}://{_bracketed(host)}:{port}"
 
     @property
     def _asked_at(self) -> str:
-        host = "localhost" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104
-        return f"[{host}]" if ":" in host else host
+        return "localhost" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def family_of(host: str) -> socket.AddressFamily:

@@ -3,11 +3,9 @@
 import csv
 import io
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import httpx
 import psutil
 import pyspark
 import pytest
+from serving import serving_beside
 
 from fluvial.query import jail
 from fluvial.spark.java import require_java
@@ -74,23 +73,8 @@ def served(folder: Path) -> Iterator[Served]:
     warehouse = folder / "warehouse"
     write_table(warehouse, "marts.cities", ["Bern", "Basel"])
     (folder / "fluvial.toml").write_text(MEMORY)
-    command = [sys.executable, "-m", "fluvial", "serve", "--warehouse", str(warehouse), "--port", "0"]
-    # What a killed server leaves goes with the test.
-    with subprocess.Popen(
-        [*command, "--thrift-port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
-        env=os.environ | {"TMPDIR": str(folder)},
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None
-            found: dict[str, str] = {}
-            while len(found) < 2:
-                line = process.stdout.readline()
-                assert line, found
-                found |= {each[1]: each[0] for each in re.finditer(r"(hive2|http)://[\w.]+:\d+", line)}
-            yield Served(process, warehouse, found["http"], f"jdbc:{found['hive2']}")
-        finally:
-            process.terminate()
-            process.wait(60)
+    with serving_beside(folder, warehouse, "--thrift-port", "0", scheme="hive2") as (process, found):
+        yield Served(process, warehouse, found["http"], f"jdbc:{found['hive2']}")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fluvial.errors import FluvialError
+from fluvial.http_server import listen
 from fluvial.query import jail
 
 HOST = "127.0.0.1"
@@ -132,13 +132,11 @@ def walled(title: str, *, allow_unconfined: bool) -> bool:
 
 
 def _free(door: Door) -> int:
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((HOST, door.port))
-        except OSError as error:
-            raise DoorError(f"{HOST}:{door.port}: {error.strerror or error}; choose another {door.option}") from error
-        return int(trial.getsockname()[1])
+    try:
+        with listen(HOST, door.port) as trial:
+            return int(trial.getsockname()[1])
+    except OSError as error:
+        raise DoorError(f"{HOST}:{door.port}: {error.strerror or error}; choose another {door.option}") from error
 
 
 async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:

@@ -57,7 +57,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
         certificate = exposure.certificate
         try:
             super().__init__(
-                url_of(exposure, port),
+                exposure.flight_location(port),
                 auth_handler=Handshakes(),
                 tls_certificates=None if certificate is None else [certificate_and_key(Path(certificate))],
                 middleware={"sign-in": SignIn(users, loop), _HEADERS: Headers()},
@@ -190,14 +190,6 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
                 yield
         finally:
             leave()
-
-
-def url_of(exposure: Exposure, port: int) -> str:
-    """
-    Where Flight listens.
-    """
-    host = f"[{exposure.host}]" if ":" in exposure.host else exposure.host
-    return f"grpc{'' if exposure.certificate is None else '+tls'}://{host}:{port}"
 
 
 def _demand_free(host: str, port: int) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from keyed_history import PROTOCOL, KeyedHistory, customers
+from serving import serving_beside
 
 from fluvial.query import jail
 from fluvial.serve.doors.connect import connect_door
@@ -62,22 +62,9 @@ def history_in(folder: Path) -> KeyedHistory:
 @contextmanager
 def served(folder: Path, *more: str) -> Iterator[Served]:
     history = history_in(folder)
-    command = words(history, "--port", "0", "--connect-port", "0", *more)
-    environment = os.environ | {"TMPDIR": str(folder)}  # what a killed server leaves goes with the test
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        try:
-            assert process.stdout is not None
-            found: dict[str, str] = {}
-            while len(found) < 2:
-                line = process.stdout.readline()
-                assert line, found
-                found |= {each[1]: each[0] for each in re.finditer(r"(sc|http)://[\w.]+:\d+", line)}
-            yield Served(process, found["http"], found["sc"], history)
-        finally:
-            process.terminate()
-            process.wait(60)
+    warehouse = history.folder.parents[1]
+    with serving_beside(folder, warehouse, "--connect-port", "0", *more, scheme="sc") as (process, found):
+        yield Served(process, found["http"], found["sc"], history)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.server.node import Node
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 
-# Elections in a fraction of a second.
+# Elections within about a second, and none because a busy machine held up a loop for half of one.
 QUICK = {
     "controller.quorum.election.timeout.ms": "250",
     "controller.quorum.election.backoff.max.ms": "50",
