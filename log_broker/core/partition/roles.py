@@ -278,11 +278,19 @@ class Following:
     def truncated(self, producers: ProducerStates, ending: Sequence[Ending]) -> Sequence[Effect]:
         """The log is cut on the disk too, epochs included; `producers` and `ending` follow from what is left of it."""
         state = self._state
-        state.is_truncating = False
-        state.set_role_rules()
         state.producers = producers
         state.transactions = PartitionTransactions(producers, ending)
         self._writes.epochs_kept(self._epochs_cut)
+        return self.truncation_ended()
+
+    def truncation_ended(self) -> Sequence[Effect]:
+        """
+        Nothing is cut any more. By itself: the disk did not take it, so that nobody knows what is left of the log.
+
+        What was known of transactions before it stands then: one whose records remain is at least as undecided there.
+        """
+        self._state.is_truncating = False
+        self._state.set_role_rules()
         effects: list[Effect] = []
         self._commits.advance(effects, [])
         return effects

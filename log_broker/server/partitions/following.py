@@ -138,10 +138,12 @@ class FollowingReplica:
         def cut(error: BaseException | None) -> None:
             if error is None:
                 replica.log.commit_truncation(job)
-            elif not isinstance(error, TruncationCancelledError):
-                replica.storage_errors += 1
-                replica.go_offline(f"the log could not be cut: {error}")
-            self._runner.run(replica.core.following.truncated(job.producers, job.ending))
+                self._runner.run(replica.core.following.truncated(job.producers, job.ending))
+            else:
+                if not isinstance(error, TruncationCancelledError):
+                    replica.storage_errors += 1
+                    replica.go_offline(f"the log could not be cut: {error}")
+                self._runner.run(replica.core.following.truncation_ended())
             done()
 
         replica.pool.submit(run, cut)

@@ -296,18 +296,45 @@ async def test_gaps_left_by_compaction_are_copied_and_survive_a_crash(nodes: Nod
     assert a.values() == b.values()
 
 
+def begin(node: ReplicaNode, producer: int, value: bytes) -> "asyncio.Future[object]":
+    """Write the first batch of a transaction."""
+    node.runtime.transactions.expect(producer, 0, 0)
+    node.runtime.transactions.allow(producer, 0)
+    answer = node.produce(value, acks=1, producer_id=producer, producer_epoch=0, base_sequence=0, attributes=0x10)
+    node.runtime.transactions.answered(producer)
+    return answer
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+async def test_a_cut_that_the_disk_refuses_decides_no_transaction(nodes: Nodes, is_ended: bool) -> None:
+    a, b = nodes(2)
+    a.lead(1, isr=(1, 2), replicas=(1, 2))
+    b.runtime.role.become_follower(1, 1)
+    a.lease.renewed(0)
+    await begin(a, 7, b"open")
+    await catch_up(a, b)
+    # What only this leader has: the next one may end the transaction otherwise.
+    if is_ended:
+        ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        a.runtime.own_appends.end_transaction(7, 0, EndMarker(True, 4), ended.set_result)
+    else:
+        a.produce(b"tail", acks=1)
+    await a.written(2)
+    a.runtime.role.become_follower(2, 2)
+    a.files.failing_syncs = 1
+    await truncate(a, 1)
+    assert a.runtime.offline_reason is not None
+    assert (a.runtime.high_watermark, a.runtime.last_stable_offset) == (1, 0)
+    assert (a.values(), a.values(committed=True)) == ([b"open"], [])
+    assert a.logs.reopen_offline() == 1
+    assert a.runtime.last_stable_offset == 0
+
+
 async def test_transactions_follow_and_are_right_with_a_new_leader(nodes: Nodes) -> None:
     a, b = nodes(2, min_insync_replicas="1")
     a.lead(1, isr=(1, 2), replicas=(1, 2))
     b.runtime.role.become_follower(1, 1)
     a.lease.renewed(0)
-
-    def begin(node: ReplicaNode, producer: int, value: bytes) -> "asyncio.Future[object]":
-        node.runtime.transactions.expect(producer, 0, 0)
-        node.runtime.transactions.allow(producer, 0)
-        answer = node.produce(value, acks=1, producer_id=producer, producer_epoch=0, base_sequence=0, attributes=0x10)
-        node.runtime.transactions.answered(producer)
-        return answer
 
     for producer in (7, 8, 9):
         await begin(a, producer, b"p%d" % producer)
