@@ -116,6 +116,8 @@ TURNS = (
     Turn("random marts", 8, _pytest("tests/spark/test_spark_random_marts.py"), ROTA),
     Turn("random windows", 8, _pytest("tests/spark/test_spark_random_windows.py"), ROTA),
     Turn("random joins by time", 8, _pytest("tests/spark/test_spark_random_joins.py"), ROTA),
+    Turn("streaming queries killed", 6, _pytest("-m", "rota", "tests/spark/test_spark_streaming.py"), ROTA),
+    Turn("parts made again", 10, _pytest("-m", "rota", "tests/spark/test_spark_replay_parts.py"), ROTA),
     Turn("Nexmark", 3, _pytest("-m", "rota", "tests/spark/test_spark_nexmark.py"), ROTA),
     Turn("random marts of rows", 8, _pytest("tests/spark/test_spark_random_rows.py"), ROTA),
     Turn(

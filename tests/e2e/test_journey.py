@@ -62,6 +62,7 @@ def test_data_of_ones_own_from_the_wheel_to_tables_that_equal_pandas(journey: Jo
     journey.ok("topic", "produce", "days", "--subject", "days-value", "-f", "corrections.parquet", *AS_PARQUET)
     look_at_the_page(journey, data)
     check_answers(journey, data)
+    journey.ok("table", "replay", "history.readings", "state.stations", "--offsets", "readings:0=10-99")
     journey.ok("table", "verify")
 
     journey.ok("down")

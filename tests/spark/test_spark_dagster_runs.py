@@ -8,19 +8,21 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from damaged_tables import OFF, add_off
 
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
-from fluvial.orchestration import SparkResource, assets_for, continuous_job, reconciliation_checks
+from fluvial.orchestration import Policy, SparkResource, assets_for, continuous_job, reconciliation_checks
 from fluvial.spark.session import register_tables
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables import Declaration, count, history, latest, pipeline, publish, state, sum_
+from fluvial.tables import Declaration, aggregate, count, history, latest, pipeline, publish, state, sum_, tumbling
 from fluvial.tables.drive import key_plan
 from fluvial.testing import EmbeddedPlatform, embedded_platform, events
 
@@ -238,3 +240,41 @@ def test_a_run_with_nothing_new_does_without_spark(platform: EmbeddedPlatform, o
 def materialized(result: dg.ExecuteInProcessResult) -> list[Any]:
     events_of_run = result.get_asset_materialization_events()
     return [each.step_materialization_data.materialization for each in events_of_run]
+
+
+def test_a_partition_of_a_mart_is_the_windows_that_begin_in_it(
+    spark: Any, own_settings: Settings, tmp_path: Path
+) -> None:
+    start = datetime(2025, 1, 1, tzinfo=UTC)
+    times = [(start + timedelta(minutes=40 * number), number) for number in range(9)]
+    rows = spark.createDataFrame(times, "at timestamp, n long")
+    rows.write.format("delta").save(f"{own_settings.warehouse}/history/readings")
+    hourly = aggregate("history.readings", name="hourly", fields={"n": sum_("n")}, window=tumbling("at", "1 hour"))
+    policy = Policy(partitions=dg.HourlyPartitionsDefinition("2025-01-01-00:00"))
+    assets = assets_for({hourly.table: hourly}, policies={hourly.table: policy})
+    key = dg.AssetKey(["marts", "hourly"])
+
+    def run(**how: Any) -> None:
+        assert dg.materialize(
+            assets,
+            selection=[key],
+            instance=instance,
+            resources={"spark": SparkResource.of(own_settings)},
+            run_config=QUIET,
+            **how,
+        ).success
+
+    def off() -> set[int]:
+        table = spark.read.format("delta").load(f"{own_settings.warehouse}/marts/hourly").where(f"n >= {OFF}")
+        return {row[0] for row in table.selectExpr("hour(window_start)").collect()}
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        run()
+        assert instance.get_materialized_partitions(key) == {f"2025-01-01-0{hour}:00" for hour in range(6)}
+        add_off(spark, own_settings, hourly.table, "n")
+        run(partition_key="2025-01-01-02:00")
+        assert off() == {0, 1, 3, 4, 5}
+        # A backfill of hours that follow each other is one run.
+        names = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+        run(tags=dict(zip(names, ("2025-01-01-03:00", "2025-01-01-05:00"), strict=True)))
+        assert off() == {0, 1}

@@ -14,9 +14,9 @@ from fluvial.config import Settings
 from fluvial.delta.errors import TableError
 from fluvial.tables import history
 from fluvial.tables.drive.rebuild import rebuild
-from fluvial.tables.drive.replay import rewrite
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
+from fluvial.tables.replay.history import rewrite
 
 pytestmark = pytest.mark.spark
 

@@ -41,11 +41,11 @@ from fluvial.tables import (
 )
 from fluvial.tables.drive import runner
 from fluvial.tables.drive.rebuild import rebuild
-from fluvial.tables.drive.replay import rewrite
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.erasure.erase import ErasureReport, erase
 from fluvial.tables.erasure.key_in_log import shown_time
 from fluvial.tables.erasure.survey import EraseError, topic_of
+from fluvial.tables.replay.history import rewrite
 
 pytestmark = pytest.mark.spark
 

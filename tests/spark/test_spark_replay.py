@@ -16,9 +16,9 @@ from fluvial.delta.stamp import TableError
 from fluvial.spark.offset_times import Window
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import History, history
-from fluvial.tables.drive.replay import materialize_window, rewrite
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
+from fluvial.tables.replay.history import materialize_window, rewrite
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fluvial.delta.failures import LOST_RACE
 from fluvial.delta.log import Commit, TableLog
-from fluvial.delta.mart_stamp import MartStamp
+from fluvial.delta.mart_stamp import BatchStamp, MartStamp
 from fluvial.delta.stamp import Stamp
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ KEYED_TABLE = TABLE | {"delta.enableDeletionVectors": "true"}
 ATTEMPTS_MAX = 8
 
 
-AnyStamp = Stamp | MartStamp
+AnyStamp = Stamp | MartStamp | BatchStamp
 
 
 class CommitStamp(Protocol):

@@ -211,6 +211,33 @@ class MartStamp:
             ) from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStamp:
+    """
+    The stamp of a batch that a streaming query puts into its table: Delta counts those of each checkpoint.
+    """
+
+    pipeline: str
+    checkpoint: str
+    batch: int
+    removed: int = 0
+    run: str = field(default_factory=new_run_id)
+
+    @property
+    def app_id(self) -> str:
+        """
+        The name under which Delta counts the batches of the checkpoint.
+        """
+        return f"fluvial/streams/{self.pipeline}/{self.checkpoint}"
+
+    def as_json(self) -> str:
+        """
+        The text for `userMetadata`.
+        """
+        body = {"stream": self.pipeline, "checkpoint": self.checkpoint, "batch": self.batch, "run": self.run}
+        return json.dumps({"fluvial": body})
+
+
 def _pair(found: list[int] | None) -> tuple[int, int] | None:
     return None if found is None else (found[0], found[1])
 

@@ -172,6 +172,13 @@ def checkpoint(session: "SparkSession", path: str, *, commits_min: int) -> bool:
     return True
 
 
+def holds_batch(session: "SparkSession", path: str, stamp: AnyStamp) -> bool:
+    """
+    Whether the table has a batch already, by a commit of its :attr:`~fluvial.delta.commit.CommitStamp.app_id`.
+    """
+    return _Transaction.begin(session, path).holds(stamp)
+
+
 def swap_located(
     session: "SparkSession",
     path: str,

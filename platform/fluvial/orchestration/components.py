@@ -65,7 +65,9 @@ class TableComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     pool: Annotated[str | None, Field(description="The concurrency pool; the table's own unless given.")] = None
     stale_after_minutes: Annotated[int | None, Field(description="A freshness policy: fails after so long.")] = None
-    partitions: Annotated[Windows | None, Field(description="Time windows; of a history only.")] = None
+    partitions: Annotated[
+        Windows | None, Field(description="Time windows; of a history or a pipeline with windows.")
+    ] = None
     schemas: Annotated[str | None, Field(description="Folder of contracts, from the project's root.")] = None
 
     @abstractmethod

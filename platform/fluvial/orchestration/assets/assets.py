@@ -269,14 +269,14 @@ def run_declaration(
     progress: Callable[[str], None] | None = None,
     window: "Window | None" = None,
 ) -> "RunResult":
-    """Bring a table up to date, or the part of a history that is of a stretch of time; `contract` is read already."""
-    from fluvial.tables.drive.replay import materialize_window
+    """Bring a table up to date, or make the part of it that is of a stretch of time; `contract` is read already."""
     from fluvial.tables.drive.runner import materialize
+    from fluvial.tables.replay.replay import replay
+    from fluvial.tables.replay.stretch import Stretch
 
     if window is None:
         return materialize(declaration, settings, spark, contract=contract, progress=progress)
-    assert isinstance(declaration, History), "a policy gives windows to histories only"
-    return materialize_window(declaration, settings, spark, window, progress=progress)
+    return replay(declaration, settings, spark, Stretch(window=window), progress=progress)
 
 
 def _show_spark(context: dg.AssetExecutionContext, session: "SparkSession") -> None:

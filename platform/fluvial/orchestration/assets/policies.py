@@ -7,7 +7,7 @@ from types import MappingProxyType
 import dagster as dg
 
 from fluvial.orchestration.assets.pipes import Submit
-from fluvial.tables import Declaration, DeclarationError, History
+from fluvial.tables import Declaration, DeclarationError, History, Pipeline
 
 RETRIES = dg.RetryPolicy(max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
 """For the faults that pass: a broker that restarts, a commit that another writer won."""
@@ -18,7 +18,8 @@ class Policy:
     """
     What Dagster does with a table's asset beside materialising it.
 
-    `partitions` maps time windows to ranges of offsets, for a history only. `pool` limits how many runs of the asset go
+    `partitions` are stretches of time: ranges of offsets of a history, the windows that begin in them of a pipeline's
+    table with tumbling or hopping windows. `pool` limits how many runs of the asset go
     on at once, as the instance says for that pool; it is the table's own unless named. `owners` replace those of the
     contract, to whose `tags` and `links` (by the names to show) those here are added. With `submit` the Spark driver is
     a process of its own.
@@ -37,10 +38,13 @@ class Policy:
 
     def check(self, declaration: Declaration) -> None:
         """Raise DeclarationError when the table cannot be run in this way."""
-        if self.partitions is not None and not isinstance(declaration, History):
+        if self.partitions is None or isinstance(declaration, History):
+            return
+        if not isinstance(declaration, Pipeline) or not declaration.has_time_windows:
             raise DeclarationError(
-                f"{declaration.table} cannot be partitioned by time: a range of offsets can be rewritten in a history "
-                "only, as the rows of other tables come of all events before them: leave `partitions` out"
+                f"{declaration.table} cannot be partitioned by time: its rows are not each of one stretch of time, as "
+                "those of a history or of a pipeline with tumbling or hopping windows are: leave `partitions` out, "
+                "and make parts of it again by `fluvial table replay`"
             )
 
     def pool_of(self, declaration: Declaration) -> str:

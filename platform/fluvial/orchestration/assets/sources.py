@@ -1,19 +1,21 @@
 """What a run says beside its materialisation: of its topic, of its contract, and which windows are complete."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from fluvial.config import Settings
+from fluvial.delta.errors import TableError
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.graph import asset_key, contract_key, topic_key, topic_of
-from fluvial.orchestration.assets.windows import completed_windows, window_keys
+from fluvial.orchestration.assets.windows import completed_windows, window_keys, windows_begun
 from fluvial.orchestration.checks.lag import Offsets, end_offsets, lag_of
 from fluvial.registry.contracts import Contract
 from fluvial.spark.kafka import TopicError
-from fluvial.tables import Declaration
+from fluvial.spark.warehouse import Warehouse
+from fluvial.tables import Declaration, Pipeline
 
 if TYPE_CHECKING:
     from fluvial.tables.plan.result import RunResult
@@ -89,17 +91,32 @@ def completed(
 
     Those in `beside` are left out, and so are all where the log does not answer: the next run reports them.
     """
-    topic, key = topic_of(declaration), asset_key(declaration.table)
-    if not isinstance(partitions, dg.TimeWindowPartitionsDefinition) or topic is None or not result.offsets:
+    if not isinstance(partitions, dg.TimeWindowPartitionsDefinition):
         return
+    key = asset_key(declaration.table)
     known = {*instance.get_materialized_partitions(key), *beside}
     try:
-        found = completed_windows(settings, topic, partitions, _position(result), known)
-    except TopicError as error:
+        found = _completed(partitions, declaration, settings, result, known)
+    except (TopicError, TableError) as error:
         logger.warning("which partitions of %s are complete is not known: %s", declaration.table, error)
         return
     for window in found[:WINDOWS_MAX]:
         yield dg.AssetMaterialization(key, partition=window, description="Complete as of this run.")
+
+
+def _completed(
+    partitions: dg.TimeWindowPartitionsDefinition,
+    declaration: Declaration,
+    settings: Settings,
+    result: "RunResult",
+    known: Collection[str],
+) -> list[str]:
+    topic = topic_of(declaration)
+    if topic is not None:
+        return completed_windows(settings, topic, partitions, _position(result), known) if result.offsets else []
+    warehouse = Warehouse.at(settings.warehouse)
+    is_read = isinstance(declaration, Pipeline) and warehouse.local is not None and result.version_after is not None
+    return windows_begun(warehouse.path(declaration.table), partitions, known) if is_read else []
 
 
 def _contract_observation(contract: Contract, settings: Settings) -> dg.AssetObservation | None:

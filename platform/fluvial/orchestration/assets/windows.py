@@ -1,5 +1,6 @@
-"""Time windows of Dagster's partitions as ranges of offsets."""
+"""Time windows of Dagster's partitions: as ranges of offsets, and as the windows of a pipeline that begin in them."""
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -56,6 +57,38 @@ def completed_windows(
 
     keys = keys[: bisect_left(keys, True, key=is_lacking)]
     return keys[bisect_left(keys, True, key=has_begun) :]
+
+
+def windows_begun(path: str, partitions: dg.TimeWindowPartitionsDefinition, known: Collection[str]) -> list[str]:
+    """
+    Return the partitions that have ended, from the earliest window of a table on this machine to its newest, in order.
+
+    Those in `known` are left out. What the table's log says of its files tells, and nothing where it does not. Raises
+    TableError.
+    """
+    moments = _bounds_of_windows(path)
+    if not moments:
+        return []
+    first, last = (
+        partitions.get_partition_key_for_timestamp(each.timestamp()) for each in (min(moments), max(moments))
+    )
+    starts = [_ms(partitions.time_window_for_partition_key(key).start) for key in (first, last)]
+    return [
+        key
+        for key in partitions.get_partition_keys()
+        if key not in known and starts[0] <= _ms(partitions.time_window_for_partition_key(key).start) <= starts[1]
+    ]
+
+
+def _bounds_of_windows(path: str) -> list[datetime]:
+    """The earliest and the latest beginning of a window in each file."""
+    from fluvial.delta.snapshot import read_snapshot
+    from fluvial.tables.declare.windows import WINDOW_START
+
+    snapshot = read_snapshot(path)
+    stats = [] if snapshot is None else [json.loads(each.get("stats") or "{}") for each in snapshot.added]
+    found = [(each.get(kind) or {}).get(WINDOW_START) for each in stats for kind in ("minValues", "maxValues")]
+    return [datetime.fromisoformat(text).astimezone(UTC) for text in found if text is not None]
 
 
 def newest_window(

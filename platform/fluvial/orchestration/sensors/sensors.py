@@ -23,7 +23,7 @@ from fluvial.orchestration.checks.lag import lag_of, log_ends, table_ends
 from fluvial.orchestration.run.instance import is_dead
 from fluvial.orchestration.sensors.sensor_state import Cursor, Standing, decide
 from fluvial.spark.kafka import TopicError
-from fluvial.tables import Declaration, Pipeline, Publication
+from fluvial.tables import Declaration, DeclarationError, Pipeline, Publication
 
 SENSOR_TAG = "fluvial/sensor"
 SECONDS_BETWEEN = 5
@@ -43,13 +43,15 @@ def offsets_sensor(
     Return the sensor that runs those tables of `declarations` which lag by `lag_min` records, and what reads them.
 
     One run at a time: what comes meanwhile is the next one's. `policies` are those of `assets_for`: a table with
-    partitions is run for the newest window that has ended. `running` False leaves it to be switched on in the page.
+    partitions is run for the newest window that has ended, and what reads it in the same run: it must have the same
+    ones or none, or DeclarationError is raised. `running` False leaves it to be switched on in the page.
     """
     followed = {table: each for table, each in declarations.items() if topic_of(each) is not None}
     keys = [asset_key(table) for table in declarations]
     partitions = {
         table: policy.partitions for table, policy in (policies or {}).items() if policy.partitions is not None
     }
+    _check_alike(declarations, partitions)
 
     @dg.sensor(
         name=name,
@@ -91,6 +93,20 @@ def offsets_sensor(
         )
 
     return new_offsets
+
+
+def _check_alike(
+    declarations: Mapping[str, Declaration], partitions: Mapping[str, dg.TimeWindowPartitionsDefinition]
+) -> None:
+    """One run is of one partition, and it is of a table and of what reads it."""
+    for table, each in declarations.items():
+        sources = each.inputs if isinstance(each, Pipeline | Publication) else ()
+        for source in sources:
+            if table in partitions and source in partitions and partitions[table] != partitions[source]:
+                raise DeclarationError(
+                    f"{table} and {source}, which it reads, have different partitions, and the sensor starts one run "
+                    "of both: give them the same ones, or leave those of one out"
+                )
 
 
 def _observations(standings: Mapping[str, Standing], followed: Mapping[str, Declaration]) -> list[dg.AssetObservation]:

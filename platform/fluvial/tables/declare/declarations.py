@@ -143,7 +143,8 @@ class Pipeline:
     keys that changed are written again; `paths` then has for each input the SQL expressions of the key's columns, None
     for an input that is read whole. What :func:`~fluvial.tables.declare.aggregates.aggregate` declares has an
     `aggregation`, which is its transform. Inputs that are `pinned` are read at this version, whatever came since. A
-    streaming query (:func:`~fluvial.tables.declare.streaming.streaming`) has an `output_mode`. Inputs with a `validity`
+    streaming query (:func:`~fluvial.tables.declare.streaming.streaming`) has an `output_mode`, and with "update" the
+    `key` whose rows a batch replaces. Inputs with a `validity`
     lead to the columns of the key before the window alone, and are joined to events of their time
     (:func:`~fluvial.tables.declare.joins.as_of`).
     """
@@ -176,6 +177,13 @@ class Pipeline:
         """
         moved = (each.is_session or each.emit == "final" for each in self.windows.values())
         return self.aggregation is not None and not any(moved)
+
+    @property
+    def has_time_windows(self) -> bool:
+        """
+        Whether the key has the beginning of a window, so that each row is of one stretch of time.
+        """
+        return any(not each.is_session for each in self.windows.values())
 
     def __call__(self, *frames: Any) -> Any:
         return self.transform(*map(self.in_windows, self.inputs, frames))

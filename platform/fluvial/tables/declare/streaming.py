@@ -6,20 +6,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from fluvial.spark.warehouse import is_table_name
-from fluvial.tables.declare.declarations import DeclarationError, Pipeline
+from fluvial.tables.declare.declarations import DeclarationError, Pipeline, check_column
 
-OutputMode = Literal["append", "complete"]
+OutputMode = Literal["append", "complete", "update"]
 
 
 def streaming(
-    *, name: str, inputs: Sequence[str], output_mode: OutputMode = "append", version: str | None = None
+    *,
+    name: str,
+    inputs: Sequence[str],
+    output_mode: OutputMode = "append",
+    key: str | Sequence[str] = (),
+    version: str | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """
     Declare the decorated function as the table `marts.<name>`, made by a query of Structured Streaming.
 
     It gets one streaming DataFrame for each of `inputs`, tables of the history that only grow, and returns one: with
-    watermarks, joins of streams, `transformWithStateInPandas`, whatever Spark's Delta sink takes in its `output_mode`.
-    A run reads what has come to the inputs since the last one and stops. The checkpoint lies in the warehouse.
+    watermarks, joins of streams, `transformWithStateInPandas`, whatever Spark takes in its `output_mode`. With
+    "append" its rows are added, with "complete" they are the table; with "update" those of each batch take the place of
+    the rows of the same `key`, one column of the result or several. A run reads what has come to the inputs since the
+    last one and stops. The checkpoint lies in the warehouse.
 
     The checkpoint fits the code that it was made by. `version` names that code; without it the function's text and that
     of all it uses in the project do, and another one is refused until the table is rebuilt, which replays the inputs.
@@ -29,9 +36,9 @@ def streaming(
         raise DeclarationError(f"{what}: {name!r} is no table name: use letters, digits and underscores")
     if output_mode not in get_args(OutputMode):
         raise DeclarationError(
-            f'{what}: output_mode is {output_mode!r}: a Delta table takes "append" and "complete"; for rows that are '
-            'updated, declare a pipeline with a key="…"'
+            f'{what}: output_mode is {output_mode!r}: write "append", "complete", or "update" with a key="…"'
         )
+    keys = _checked_key(what, output_mode, key)
     if isinstance(inputs, str) or not inputs:
         raise DeclarationError(f'{what} needs a list of input tables, such as inputs=["history.flight_events"]')
     for table in inputs:
@@ -43,6 +50,26 @@ def streaming(
             )
 
     def declare(transform: Callable[..., Any]) -> Pipeline:
-        return Pipeline(name=name, inputs=tuple(inputs), transform=transform, version=version, output_mode=output_mode)
+        return Pipeline(
+            name=name, inputs=tuple(inputs), transform=transform, version=version, output_mode=output_mode, key=keys
+        )
 
     return declare
+
+
+def _checked_key(what: str, output_mode: str, key: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns of the key, which rows are replaced by and nothing else is."""
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    if output_mode != "update":
+        if keys:
+            raise DeclarationError(
+                f'{what}: output_mode="{output_mode}" replaces no rows by a key: leave key out, or write "update"'
+            )
+        return ()
+    if not keys:
+        raise DeclarationError(f'{what}: output_mode="update" needs key="…", the columns whose rows a batch replaces')
+    for column in keys:
+        check_column(column, what, "key")
+    if len(set(keys)) < len(keys):
+        raise DeclarationError(f"{what}: the key {', '.join(keys)} names a column twice")
+    return keys

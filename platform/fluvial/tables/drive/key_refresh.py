@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, commit_once, replace_table
 from fluvial.delta.errors import OvertakenError
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh
-from fluvial.delta.row_places import find_rows, table_here
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT, FILE, ROW, WRITTEN, can_swap, located, swap_located, swap_rows
 from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.spark.connect import is_client, parallelism, session_of_its_own
@@ -31,7 +30,7 @@ from fluvial.tables.drive.mart_look import refreshed
 from fluvial.tables.drive.obstacles import have_vectors
 from fluvial.tables.drive.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.drive.pipeline_inputs import read_input, transformed
-from fluvial.tables.drive.rows_here import RowsHere, TableHere
+from fluvial.tables.drive.rows_here import RowsHere, TableHere, places_here
 from fluvial.tables.drive.windowed_inputs import WindowedInputs
 from fluvial.tables.plan.changed_keys import (
     KNOWN,
@@ -238,7 +237,7 @@ class KeyRefresh:
         # Null for a row that is new; of a key that did not change it fails.
         came = changed.known(answer.select(*columns), steps, self._stray())
         files = max(1, min(parallelism(self.session), changed.keys // KEYS_A_FILE))
-        places = self._places_here(version, changed)
+        places = places_here(self.path, version, self.declaration.key, changed)
 
         def swap() -> None:
             if places is None:
@@ -265,16 +264,6 @@ class KeyRefresh:
                 ) from error
 
         return commit_once(self.log, stamp, above=version, write=write)
-
-    def _places_here(self, version: int, changed: ChangedKeys) -> Mapping[str, Any] | None:
-        """Where the table's rows of the keys lie, by file; None where that is for Spark to find."""
-        import pyarrow as pa
-
-        snapshot = None if changed.here is None else table_here(self.path, version)
-        if snapshot is None or changed.here is None:
-            return None
-        keys = changed.here.rename_columns([*self.declaration.key])
-        return find_rows(self.path, snapshot, keys, pa.schema([])).places
 
     def _stray(self) -> "Column":
         """The text that a row of another key fails with."""

@@ -11,6 +11,7 @@ from fluvial.delta.arrow_files import write_file
 from fluvial.delta.mart_stamp import MartStamp
 from fluvial.delta.row_places import find_rows, table_here
 from fluvial.delta.row_swap import swap_files
+from fluvial.tables.plan.changed_keys import ChangedKeys
 from fluvial.tables.plan.part_merge import UnmergedError
 
 if TYPE_CHECKING:
@@ -76,6 +77,18 @@ class TableHere:
         """
         files = [write_file(self.path, here.rows, self.key)] if here.rows.num_rows else []
         swap_files(self.session, self.path, files, here.places, version=self.version, stamp=stamp)
+
+
+def places_here(path: str, version: int, key: Sequence[str], changed: ChangedKeys) -> Mapping[str, Any] | None:
+    """
+    Where the rows of these keys lie in a version of a table, by file; None where that is for Spark to find.
+    """
+    import pyarrow as pa
+
+    snapshot = None if changed.here is None else table_here(path, version)
+    if snapshot is None or changed.here is None:
+        return None
+    return find_rows(path, snapshot, changed.here.rename_columns([*key]), pa.schema([])).places
 
 
 def _part(schema: "pa.Schema", names: Sequence[str]) -> "pa.Schema":

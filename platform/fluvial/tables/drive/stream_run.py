@@ -3,16 +3,17 @@ One run of a streaming query of the user's: what has come to its inputs since th
 
 The checkpoint is a folder of the warehouse that the table's stamps name; it fits one version of the code. A table
 begins with an empty commit that names a new one. The query's own commits are counted by Delta, so that a batch that is
-tried again is not added again, and the run ends with a commit that says up to which versions the inputs were read. A
+tried again changes nothing, and the run ends with a commit that says up to which versions the inputs were read. A
 run that is killed leaves batches and checkpoint, and the next one goes on with the batch that is not committed.
 """
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fluvial.delta.commit import TABLE, commit_once, replace_table
+from fluvial.delta.commit import KEYED_TABLE, TABLE, commit_once, replace_table
 from fluvial.delta.errors import OvertakenError, TableError
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh, newest_made
@@ -22,15 +23,19 @@ from fluvial.spark.connect import is_client, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.drive.pipeline_inputs import transformed, wanted_stamp
+from fluvial.tables.drive.update_sink import UpdateSink
+from fluvial.tables.plan.by_value import by_value
 from fluvial.tables.plan.result import RunResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 CHECKPOINTS = "_checkpoints"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 # What Spark says of a checkpoint whose operators, state or sources are others than the query's.
 _UNFIT = ("STATE_STORE_", "STDS_", "STATEFUL_PROCESSOR", "checkpoint", "Checkpoint", "STREAMING_STATEFUL_OPERATOR")
+_PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): .")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +89,18 @@ class StreamRun:
             self.session.readStream.format("delta").load(self.warehouse.path(table))
             for table in self.declaration.inputs
         ]
-        rows = transformed(self.declaration, frames)
+        with by_value(self.declaration.transform):
+            rows = transformed(self.declaration, frames)
         if not rows.isStreaming:
             raise DeclarationError(
                 f'streaming("{self.declaration.name}") returned a frame that is no stream: make it of its inputs, or '
                 "declare a pipeline"
+            )
+        lacking = [column for column in self.declaration.key if column not in rows.columns]
+        if lacking:
+            raise DeclarationError(
+                f'streaming("{self.declaration.name}") returned no column {lacking[0]}, which its key names: '
+                f"{', '.join(rows.columns)}"
             )
         return rows
 
@@ -98,8 +110,9 @@ class StreamRun:
         if made is None or rebuild or made.stamp.checkpoint is None:
             stamp = replace(wanted, inputs={}, checkpoint=new_run_id())
             nothing = self.session.createDataFrame([], rows.schema)
+            properties = KEYED_TABLE if self.declaration.key else TABLE
             commit = self._commit(
-                stamp, lambda own: replace_table(nothing, self.log.path, own, TABLE), self.log.newest_version()
+                stamp, lambda own: replace_table(nothing, self.log.path, own, properties), self.log.newest_version()
             )
             if commit is None:
                 raise OvertakenError(table, 1)
@@ -112,6 +125,11 @@ class StreamRun:
                 f"rebuild {table}` replays its inputs from their beginning; if what the query remembers is the same, "
                 f'declare it with version="{stamp.code}"'
             )
+        if stamp.key != wanted.key:
+            raise DeclarationError(
+                f"{table}: its rows were made with another key or output mode: `fluvial table rebuild {table}` replays "
+                "its inputs from their beginning"
+            )
         if not self._exists(stamp):
             raise TableError(
                 f"{table}: its checkpoint {self._checkpoint(stamp)} is gone: `fluvial table rebuild {table}` replays "
@@ -122,14 +140,15 @@ class StreamRun:
     def _stream(self, rows: "DataFrame", stamp: MartStamp) -> None:
         from pyspark.errors import StreamingQueryException
 
-        writer = rows.writeStream.format("delta").outputMode(self.declaration.output_mode or "append")
-        writer = writer.option("checkpointLocation", self._checkpoint(stamp)).queryName(self.declaration.table)
-        query = writer.trigger(availableNow=True).start(self.log.path)
+        query, sink = self._started(rows, stamp)
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
-            line = str(error).strip().splitlines()[0]
-            if any(mark in str(error) for mark in _UNFIT):
+            if sink is not None and sink.failures:
+                raise sink.failures[0] from error
+            said = _said(str(error))
+            line = _reason(said)
+            if any(mark in each for mark in _UNFIT for each in said):
                 raise DeclarationError(
                     f"{self.declaration.table}: the query does not fit its checkpoint ({line}): `fluvial table rebuild "
                     f"{self.declaration.table}` replays its inputs from their beginning"
@@ -138,6 +157,17 @@ class StreamRun:
         finally:
             # An interrupt ends the wait, not the query.
             query.stop()
+
+    def _started(self, rows: "DataFrame", stamp: MartStamp) -> "tuple[StreamingQuery, UpdateSink | None]":
+        """The query, and the sink that is ours: Delta's own adds rows and replaces the whole, and no single ones."""
+        assert stamp.checkpoint is not None, "a stream has begun with one"
+        mode, where = self.declaration.output_mode or "append", self._checkpoint(stamp)
+        writer = rows.writeStream.outputMode(mode).option("checkpointLocation", where)
+        writer = writer.queryName(self.declaration.table).trigger(availableNow=True)
+        if mode != "update":
+            return writer.format("delta").start(self.log.path), None
+        sink = UpdateSink(declaration=self.declaration, path=self.log.path, checkpoint=stamp.checkpoint)
+        return writer.foreachBatch(sink.put).start(), sink
 
     def _committed(self, stamp: MartStamp, rows: "DataFrame") -> Commit:
         """Say up to where the inputs are in the table, in a commit that adds no row."""
@@ -165,6 +195,18 @@ class StreamRun:
         path = self.session._jvm.org.apache.hadoop.fs.Path(self._checkpoint(stamp))
         system = path.getFileSystem(self.session._jsc.hadoopConfiguration())
         return bool(system.exists(path)) or not stamp.inputs
+
+
+def _said(text: str) -> list[str]:
+    """The lines of an error of a query, without its plan and the code in tracebacks, in which a user's words stand."""
+    lines = text.strip().partition("=== Streaming Query ===")[0].splitlines()
+    return [line for line in lines if line.strip() and not line[0].isspace()]
+
+
+def _reason(said: list[str]) -> str:
+    """The line that says what went wrong: the last one of tracebacks of Python's, or else the first."""
+    found = [line.strip() for line in said if _PYTHON_ERROR.match(line)]
+    return found[-1] if found else said[0]
 
 
 def run_stream(

@@ -244,6 +244,18 @@ def keys_of_rows(rows: "DataFrame", path: Sequence[str], *, few: bool) -> Change
     return _gathered(keys_of(rows, path), few=few)
 
 
+def distinct_keys(parts: "Sequence[DataFrame]", *, few_max: int) -> ChangedKeys:
+    """
+    All keys of `parts`, which are as :func:`keys_of` has them; taken into this process where they are `few_max` at
+    most.
+    """
+    keys = reduce(lambda one, other: one.unionAll(other), parts).distinct().persist()
+    try:
+        return _gathered(keys, few=keys.count() <= few_max)
+    finally:
+        keys.unpersist()
+
+
 @contextmanager
 def explain_lost_changes() -> Iterator[None]:
     """

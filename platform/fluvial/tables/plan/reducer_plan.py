@@ -5,25 +5,21 @@ Sorted partitions are streamed through Python, batches of many entities at once:
 memory, and an entity of one event costs no Arrow stream of its own, as it would with `applyInArrow`.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.errors import TableError
 from fluvial.tables.declare.declarations import DeclarationError, State
-from fluvial.tables.declare.reducers import Reducer, module_of
+from fluvial.tables.declare.reducers import Reducer
 from fluvial.tables.plan import reducer_worker
+from fluvial.tables.plan.by_value import by_value
 from fluvial.tables.plan.guards import reducer_failure
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-# cloudpickle's list of modules that travel by value is the process's.
-_BY_VALUE = Lock()
 
 
 class ReducerError(TableError):
@@ -173,24 +169,12 @@ def _by_value(given: Any, reducer: Any) -> Any:
     """
     A copy of a function that is pickled with its code, and that of the package which a reducer is from.
 
-    Workers need neither the project nor fluvial: the project's folder is on the path of the driver alone.
+    Workers need neither the project nor fluvial.
     """
     from pyspark import cloudpickle
 
-    names = {reducer_worker.__name__}
-    root = (module_of(reducer) or "").partition(".")[0]
-    if root not in {"", "__main__", "builtins", "fluvial"}:
-        names.add(root)
-    with _BY_VALUE:
-        own = names - cloudpickle.list_registry_pickle_by_value()
-        modules = [sys.modules[name] for name in own if name in sys.modules]
-        for module in modules:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            return cloudpickle.loads(cloudpickle.dumps(given))
-        finally:
-            for module in modules:
-                cloudpickle.unregister_pickle_by_value(module)
+    with by_value(reducer, reducer_worker.__name__):
+        return cloudpickle.loads(cloudpickle.dumps(given))
 
 
 def _places(first: tuple[int, int] | None, last: tuple[int, int] | None) -> str:

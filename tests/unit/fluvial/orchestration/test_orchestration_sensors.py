@@ -26,7 +26,7 @@ from fluvial.orchestration.run.dry_run import plan_run
 from fluvial.orchestration.sensors.sensors import SENSOR_TAG
 from fluvial.registry.client import RegistryClient
 from fluvial.registry.contracts import Contract
-from fluvial.tables import Declaration, history, state
+from fluvial.tables import Declaration, DeclarationError, aggregate, history, state, tumbling
 from fluvial.tables.declare.folds import count
 from fluvial.testing.embedded import EmbeddedPlatform, embedded_platform
 from log_broker.server.embedded import EmbeddedBroker
@@ -192,6 +192,22 @@ def test_a_table_with_partitions_is_run_for_the_newest_window_that_has_ended(
     assert tables_of(request) == {"history.orders", "marts.busiest"}
     stand_at(live, "history.orders", "windows", 3, version=0)
     assert evaluate(live, instance, tables, cursor, history__orders=policy)[0].run_requests == []
+
+
+def test_a_mart_and_what_it_reads_are_run_for_the_same_partition(live: Settings, instance: dg.DagsterInstance) -> None:
+    hours = Policy(partitions=dg.HourlyPartitionsDefinition("2023-11-14-00:00"))
+    make_topic(live, "alike")
+    send(live, "alike", timestamp=1_699_963_200_000)
+    source = history("alike", name="orders")
+    fields, windows = {"n": count()}, tumbling("at", "1 hour")
+    mart = aggregate(source.table, name="by_hour", by="customer", fields=fields, window=windows)
+    tables: dict[str, Declaration] = {source.table: source, mart.table: mart}
+    found, _ = evaluate(live, instance, tables, history__orders=hours, marts__by_hour=hours)
+    (request,) = found.run_requests
+    assert (request.partition_key, tables_of(request)) == ("2023-11-14-12:00", {source.table, mart.table})
+    days = Policy(partitions=dg.DailyPartitionsDefinition("2023-11-14"))
+    with pytest.raises(DeclarationError, match=r"marts\.by_hour and history\.orders, which it reads, have different"):
+        evaluate(live, instance, tables, history__orders=hours, marts__by_hour=days)
 
 
 def test_a_run_without_a_partition_reports_those_that_it_completed(

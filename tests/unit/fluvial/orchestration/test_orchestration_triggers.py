@@ -24,7 +24,7 @@ from fluvial.orchestration.assets.assets import assets_for, table_asset
 from fluvial.orchestration.assets.continuous import batch_event, until_interrupted
 from fluvial.orchestration.assets.pipes import Told
 from fluvial.spark.offset_times import Window
-from fluvial.tables import DeclarationError, compacted, count, history, pipeline, state
+from fluvial.tables import DeclarationError, aggregate, compacted, count, history, pipeline, session, state, tumbling
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 HOURS = Policy(partitions=dg.HourlyPartitionsDefinition("2025-01-01-00:00", end_date="2025-01-02-00:00"))
@@ -78,7 +78,14 @@ def test_a_partition_is_a_stretch_of_time_and_a_run_without_one_is_for_all() -> 
     assert runner.windows[1:] == [None]
 
 
-def test_only_a_history_can_be_run_by_time() -> None:
+def test_only_rows_that_are_each_of_one_time_can_be_run_by_time() -> None:
+    fields = {"n": count()}
+    hourly = aggregate("history.orders", name="hourly", by="customer", fields=fields, window=tumbling("at", "1 hour"))
+    (asset,) = (each for each in assets_for([hourly], policy=HOURS) if isinstance(each, dg.AssetsDefinition))
+    assert asset.partitions_def == HOURS.partitions
+    visits = aggregate("history.orders", name="visits", by="customer", fields=fields, window=session("at", "1 hour"))
+    with pytest.raises(DeclarationError, match=r"marts\.visits cannot be partitioned by time"):
+        assets_for([visits], policy=HOURS)
     with pytest.raises(DeclarationError, match=r"state\.orders cannot be partitioned by time"):
         assets_for([state("orders", topic="orders", key="customer", fields={"n": count()})], policy=HOURS)
     with pytest.raises(DeclarationError, match=r"policies name history\.order, which is not declared"):

@@ -19,7 +19,7 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, Range, Stamp, offsets_predicate, read_position
 from fluvial.spark.avro import SchemaSource, decode, read_contract
 from fluvial.spark.connect import parallelism
-from fluvial.spark.kafka import Span, TopicBounds, read_span, topic_bounds
+from fluvial.spark.kafka import Span, read_span, topic_bounds
 from fluvial.spark.offset_times import Window, cut_topic
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import History
@@ -30,6 +30,7 @@ from fluvial.tables.plan import frames
 from fluvial.tables.plan.duplicates import first_of_each
 from fluvial.tables.plan.guards import Care
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.replay.stretch import rewriting_stamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +119,7 @@ def _rewrite(
         erasures = read_erasures(spark, root, bounds.topic, bounds.topic_id)
         if erase_pending(spark, log, position, erasures, root=root, key="_key", is_state=False) is not None:
             continue
-        stamp = _stamp(declaration, position, bounds, ranges)
+        stamp = rewriting_stamp(declaration.table, position, bounds, ranges)
         if not stamp.rewritten:
             return _nothing(declaration, position)
         contract = contract_of(newest, stamp)
@@ -154,35 +155,6 @@ def _rewrite(
 
 def _writer(rows: "DataFrame", path: str, stamp: Stamp, where: str) -> Callable[[], None]:
     return lambda: replace_rows(rows, path, stamp, where)
-
-
-def _stamp(declaration: History, position: Position, bounds: TopicBounds, ranges: Mapping[int, Range]) -> Stamp:
-    """The stamp of the commit; it rewrites what of `ranges` the table has read and the log still holds."""
-    known = position.stamp
-    if known is None:
-        raise TableError(f"{declaration.table} does not exist: run it first (`fluvial run {declaration.table}`)")
-    if known.topic_id and bounds.topic_id and known.topic_id != bounds.topic_id:
-        raise TableError(
-            f"topic {bounds.topic} was deleted and recreated since {declaration.table} was built from it: its rows "
-            "cannot be rebuilt"
-        )
-    held = {}
-    for partition, (start, end) in sorted(ranges.items()):
-        first, last = max(start, bounds.starts.get(partition, start)), min(end, position.ends.get(partition, start))
-        if first < last:
-            held[partition] = (first, last)
-    return Stamp(
-        topic=known.topic,
-        topic_id=known.topic_id,
-        batch=known.batch + 1,
-        offsets={partition: (end, end) for partition, end in position.ends.items()},
-        definition=known.definition,
-        rewritten=held,
-        adopted=known.adopted,
-        schema=known.schema,
-        skipped=known.skipped,
-        erased=known.erased,
-    )
 
 
 def _refuse_loss(declaration: History, table: "DataFrame", rows: "DataFrame") -> None:
