@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fluvial.config import Settings
+from fluvial.query.versions import NOT_BY_SERVERS
 from fluvial.spark.warehouse import Warehouse
 
 _NOTE = "serve.json"
@@ -67,9 +68,10 @@ class Server:
             return None
         finally:
             connection.close()
-        if answer.status != 200 or answer.headers.get(_ENGINE) is None:
+        told = answer.headers.get("fluvial-told", "")
+        if answer.status != 200 or answer.headers.get(_ENGINE) is None or NOT_BY_SERVERS in told:
             return None
-        return content, f"{answer.headers['fluvial-told']}; by the server at {self.host}:{self.port}"
+        return content, f"{told}; by the server at {self.host}:{self.port}"
 
 
 def found(settings: Settings) -> Server | None:

@@ -39,7 +39,7 @@ class OpensFresh(Protocol):
     """
 
     def __call__(
-        self, settings: Settings, at_least: Sequence[At], *, patience_s: float, records_max: int
+        self, settings: Settings, at_least: Sequence[At], *, patience_s: float, records_max: int, marts: bool
     ) -> AbstractContextManager[Fresh]: ...
 
 
@@ -221,8 +221,13 @@ class Statements:
         if self._fresh is None:
             raise RefusedStatementError("this server does not read what the log holds behind its tables")
         limits = self.limits
+        # A pipeline's function may take any time, and what it makes of DataFrames takes PySpark and a port.
         with self._fresh(
-            self.settings, asked.at_least, patience_s=limits.fresh_seconds, records_max=limits.fresh_records
+            self.settings,
+            asked.at_least,
+            patience_s=limits.fresh_seconds,
+            records_max=limits.fresh_records,
+            marts=False,
         ) as fresh:
             yield fresh
 
