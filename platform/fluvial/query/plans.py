@@ -5,11 +5,13 @@ The expressions are written down as SQL, roughly, for that is what :mod:`fluvial
 known here is Spark's.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fluvial.query.routing import why_spark, why_spark_answer, why_spark_types
-from fluvial.query.words import StatementError
+from fluvial.query.words import StatementError, words_of
 
 _RELATIONS = frozenset(
     {
@@ -28,13 +30,18 @@ _RELATIONS = frozenset(
         "sort",
         "subquery_alias",
         "to_df",
-        "unpivot",
         "with_columns",
         "with_columns_renamed",
     }
 )
 # What expressions are a part of, and have no name of their own.
 _INNER = frozenset({"alias", "lambda_function", "sort_order", "unresolved_extract_value", "update_fields", "window"})
+_RENAMES = frozenset({"to_df", "with_columns_renamed"})
+_KINDS = frozenset(
+    {"array", "bigint", "decimal", "double", "float", "int", "integer", "map", "smallint", "struct", "tinyint"}
+)
+_NESTED = re.compile(r"(\bas\s+(?:array|map|struct))\s*<[^()'\"]*>", re.IGNORECASE)
+_ANY = "array bigint decimal double int"
 _PLAIN_LITERALS = {"string": "''", "binary": "X''", "boolean": "true", "double": "1e0", "float": "1e0"}
 
 
@@ -51,18 +58,50 @@ def why_spark_plan(
     It may read the statements `inputs` alone, whose columns are `columns`, with Spark's names of types; `answer` are
     the columns of what it makes.
     """
+    kinds: dict[str, str] = {}
+    for name, kind in columns:
+        kinds[name.lower()] = f"{kinds.get(name.lower(), '')} {kind}"
     try:
-        text = f"SELECT {', '.join(_expressions(plan.root, inputs)) or '1'}"
-        of_words = why_spark(text) or why_spark_types(text, [*columns, *answer])
-        return of_words or why_spark_answer(text, [kind for _, kind in answer])
+        for step in _steps(plan.root, inputs):
+            text = f"SELECT {step.text}"
+            of_words = why_spark(text) or why_spark_types(text, _named(step, kinds))
+            if of_words is not None:
+                return of_words
+            # Of what a column may be that is made of others more is said than is so, never less.
+            kinds |= {name.lower(): _of_all(step, kinds) for name in step.makes}
+        return why_spark_answer("SELECT 1 + 1", [kind for _, kind in answer])
     except _OnlySparkError as error:
         return str(error)
     except StatementError:
         return "its expressions are not understood here"
 
 
-def _expressions(relation: Any, inputs: Collection[str]) -> Iterator[str]:
-    """The expressions of a relation and of all below it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """
+    An expression as SQL, the columns that it asks for, and those that it makes.
+    """
+
+    text: str
+    asks: frozenset[str]
+    makes: tuple[str, ...] = ()
+
+
+def _named(step: _Step, kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The columns with their types; one that is not known is of every type."""
+    return [*kinds.items(), *((name, _ANY) for name in step.asks if name.lower() not in kinds)]
+
+
+def _of_all(step: _Step, kinds: Mapping[str, str]) -> str:
+    """The types of all that an expression names."""
+    words = [word for word in words_of(step.text) if word.is_name]
+    found = {kinds[word.name.lower()] for word in words if word.name.lower() in kinds}
+    found |= {word.name.lower() for word in words if word.name.lower() in _KINDS}
+    return " ".join(sorted(found | {_ANY for name in step.asks if name.lower() not in kinds}))
+
+
+def _steps(relation: Any, inputs: Collection[str]) -> Iterator[_Step]:
+    """The expressions of a relation, behind those of all below it."""
     kind = relation.WhichOneof("rel_type")
     if kind == "sql":
         if relation.sql.query not in inputs:
@@ -70,19 +109,54 @@ def _expressions(relation: Any, inputs: Collection[str]) -> Iterator[str]:
         return
     if kind not in _RELATIONS:
         raise _OnlySparkError(f"{kind} is not judged here")
-    yield from _within(getattr(relation, kind), inputs)
+    body = getattr(relation, kind)
+    yield from _within(body, inputs)
+    if kind in _RENAMES:
+        yield _Step(text="1", asks=frozenset({""}), makes=tuple(_renamed(body)))
 
 
-def _within(message: Any, inputs: Collection[str]) -> Iterator[str]:
+def _renamed(body: Any) -> Iterator[str]:
+    """The names that columns are given which keep what they are."""
+    yield from getattr(body, "column_names", ())
+    yield from getattr(body, "rename_columns_map", {}).values()
+    yield from (each.new_col_name for each in getattr(body, "renames", ()))
+
+
+def _within(message: Any, inputs: Collection[str]) -> Iterator[_Step]:
     """The expressions anywhere in a message."""
     name = message.DESCRIPTOR.full_name
     if name == "spark.connect.Relation":
-        yield from _expressions(message, inputs)
+        yield from _steps(message, inputs)
     elif name == "spark.connect.Expression":
-        yield _text(message)
+        if message.WhichOneof("expr_type") == "alias":
+            yield _step(message.alias.expr, message.alias.name)
+        else:
+            yield _step(message)
+    elif name == "spark.connect.Expression.Alias":
+        yield _step(message.expr, message.name)
     elif not name.endswith("RelationCommon"):
         for each in _parts(message):
             yield from _within(each, inputs)
+
+
+def _step(expression: Any, makes: Sequence[str] = ()) -> _Step:
+    text = _text(expression)
+    if expression.WhichOneof("expr_type") == "expression_string":
+        # The types within a type are no casts of what is here.
+        text = _NESTED.sub(r"\1", expression.expression_string.expression)
+        words = words_of(text)
+        makes = [words[-1].name] if len(words) > 2 and words[-2].is_keyword("AS") else makes
+        return _Step(text=text, asks=frozenset(), makes=tuple(makes))
+    return _Step(text=text, asks=frozenset(_attributes(expression)), makes=tuple(makes))
+
+
+def _attributes(message: Any) -> Iterator[str]:
+    """The last parts of the names of columns anywhere in a message."""
+    if message.DESCRIPTOR.full_name == "spark.connect.Expression.UnresolvedAttribute":
+        words = words_of(message.unparsed_identifier)
+        yield words[-1].name if words else ""
+    for each in _parts(message):
+        yield from _attributes(each)
 
 
 def _parts(message: Any) -> Iterator[Any]:

@@ -82,7 +82,7 @@ class SailSources:
             leave_to_spark(
                 why_spark_plan(answer._plan.to_proto(session.client), frozenset(statements), read, answer.dtypes)
             )
-            answer.write.parquet(str(path))
+            _write(answer, path)
         except SailError:
             raise
         except Exception as error:
@@ -144,10 +144,21 @@ def _current(sources: Sources, version: Version, made: dict[tuple[str, int], str
     return made[of_now]
 
 
+def _write(answer: Any, path: Path) -> None:
+    """Have Sail write what a frame is; of one without rows it writes no file, and so no columns."""
+    answer.write.parquet(str(path))
+    if not any(path.glob("*.parquet")):
+        import pyarrow.parquet as pq
+
+        path.mkdir(exist_ok=True)
+        pq.write_table(answer.limit(0).toArrow(), path / "none.parquet")
+
+
 def _has_spark() -> bool:
     """Whether a Spark runs in this process, whose frames would be taken for those of Spark Connect meanwhile."""
-    pyspark = sys.modules.get("pyspark")
-    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+    # A package that is a client of Spark Connect alone has no such class.
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return context is not None and context._active_spark_context is not None
 
 
 @contextmanager

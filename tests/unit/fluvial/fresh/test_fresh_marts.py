@@ -18,7 +18,7 @@ from fluvial.fresh.behind import Tail
 from fluvial.fresh.errors import StaleError
 from fluvial.fresh.marts import fresh_mart
 from fluvial.query.engine import Answer, Door, Engine, RoutingError, Told
-from fluvial.query.sail import SailError
+from fluvial.query.sail import Sail, SailError
 from fluvial.query.versions import Version
 from fluvial.spark.avro import Contract
 from fluvial.spark.warehouse import Warehouse
@@ -179,6 +179,12 @@ def test_a_mart_without_a_key_and_one_of_a_mart_are_made_of_their_whole_inputs(s
     assert shop.ask(question)[0] == [{"total": 30, "n": 2}]
 
 
+def test_a_mart_without_rows_has_none(shop: Shop) -> None:
+    none = pipeline(name="none", inputs=["history.orders"], version="1")(lambda orders: orders.where("amount > 1000"))
+    shop.mart(none, ORDERS, [])
+    assert shop.ask("select * from marts.none")[0] == []
+
+
 def test_a_mart_with_nothing_behind_it_is_as_it_is(shop: Shop) -> None:
     shop.mart(customers, SPENT, [("ada", 99)])
     shop.behind = shop.behind.slice(0, 0)
@@ -202,6 +208,20 @@ def doubled(orders: Any) -> Any:
     from pyspark.sql import functions as sql
 
     return orders.select("customer", (sql.col("amount") * 2).alias("spent"))
+
+
+def doubled_later(orders: Any) -> Any:
+    from pyspark.sql import functions as sql
+
+    under_another = orders.select("customer", sql.col("amount").alias("a")).withColumnRenamed("a", "b")
+    return under_another.selectExpr("customer", "b AS c").select("customer", (sql.col("c") * 2).alias("spent"))
+
+
+def beside(orders: Any) -> Any:
+    """Nothing that may overflow: the column of a query that adds up others."""
+    from pyspark.sql import functions as sql
+
+    return orders.withColumn("n", sql.length("id") + 1).select("customer", sql.col("amount").alias("spent"))
 
 
 def hashed(orders: Any) -> Any:
@@ -228,6 +248,7 @@ def of_another(orders: Any) -> Any:
     ("transform", "reason"),
     [
         (doubled, "a bigint may overflow"),
+        (doubled_later, "an integer may overflow"),
         (hashed, "hash is answered by Spark alone"),
         (by_python, "Sail refused"),
         (by_rdd, "Sail refused"),
@@ -244,6 +265,11 @@ def test_what_sail_does_otherwise_than_spark_is_sparks(shop: Shop, transform: Ca
     assert reason in shop.said[0], shop.said
 
 
+def test_what_stands_beside_a_sum_does_not_send_it_to_spark(shop: Shop) -> None:
+    shop.mart(pipeline(name="customers", inputs=["history.orders"], version="1")(beside), SPENT, [])
+    assert len(shop.ask("select * from marts.customers")[0]) == 5
+
+
 def test_an_aggregate_is_made_of_the_rows_of_its_keys(shop: Shop) -> None:
     fields = {"orders": count(), "spent": sum_("amount"), "least": min_("amount"), "usual": mean("amount")}
     declared = aggregate("history.orders", name="customers", by="customer", fields=fields)
@@ -256,3 +282,21 @@ def test_an_aggregate_is_made_of_the_rows_of_its_keys(shop: Shop) -> None:
         "bob": (99, 2, 2, 2.0, 1),
         None: (2, 23, 3, 11.5, 2),
     }
+
+
+def test_where_nothing_walls_sail_in_no_plan_is_sent_to_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sail, "is_walled_in", False)
+    shop.mart(customers, SPENT, [("ada", 1)])
+    with pytest.raises(SailError, match="neither namespaces nor landlock"):
+        shop.ask("select * from marts.customers")
+
+
+def test_the_socket_for_plans_is_its_users_alone_and_goes_with_the_engine(tmp_path: Path) -> None:
+    with closing(Sail([tmp_path])) as sail:
+        path = sail.connect()
+        assert sail.connect() == path
+        assert path.parent.stat().st_mode & 0o077 == 0
+        # No port of this machine leads there: what it listens on is in a network of its own.
+        listening = Path("/proc/net/tcp").read_text()
+        assert Path(f"/proc/{sail._process.pid}/net/tcp").read_text() != listening
+    assert not path.exists()
