@@ -102,7 +102,7 @@ def test_fresh_marts_are_those_of_a_run_up_to_the_same_offsets(
     with opened(settings, topic) as client:
         events = random_events(seed, 240, partitions=3)
         dice = random.Random(seed)
-        cuts = [0, *sorted(dice.sample(range(1, 240), 3)), 240]
+        cuts = [0, *sorted(dice.sample(range(1, 240), 2)), 240]
         for number, (start, end) in enumerate(pairwise(cuts)):
             topic.send(events[start:end])
             fresh = {} if number == 0 else {name: client.rows(f"select * from {name}") for name in marts}
@@ -161,7 +161,7 @@ def test_spark_makes_the_same_of_what_is_behind_the_inputs(
     assert set(heard) == {"Spark runs in this process: asking Spark"}
 
 
-def test_a_server_says_that_marts_are_not_fresh_and_the_command_has_them_fresh_itself(
+def test_a_server_says_that_marts_are_not_fresh_and_the_command_makes_them_so(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], tmp_path: Path
 ) -> None:
     events = random_events(5, 40, partitions=3)
