@@ -41,7 +41,8 @@ _KINDS = frozenset(
     {"array", "bigint", "decimal", "double", "float", "int", "integer", "map", "smallint", "struct", "tinyint"}
 )
 _NESTED = re.compile(r"(\bas\s+(?:array|map|struct))\s*<[^()'\"]*>", re.IGNORECASE)
-_ANY = "array bigint decimal double int"
+_ANY = frozenset({"array", "bigint", "decimal", "double", "int"})
+_NONE: frozenset[str] = frozenset()
 _PLAIN_LITERALS = {"string": "''", "binary": "X''", "boolean": "true", "double": "1e0", "float": "1e0"}
 
 
@@ -58,17 +59,18 @@ def why_spark_plan(
     It may read the statements `inputs` alone, whose columns are `columns`, with Spark's names of types; `answer` are
     the columns of what it makes.
     """
-    kinds: dict[str, str] = {}
+    kinds: dict[str, frozenset[str]] = {}
     for name, kind in columns:
-        kinds[name.lower()] = f"{kinds.get(name.lower(), '')} {kind}"
+        kinds[name.lower()] = kinds.get(name.lower(), _NONE) | {kind}
     try:
         for step in _steps(plan.root, inputs):
             text = f"SELECT {step.text}"
             of_words = why_spark(text) or why_spark_types(text, _named(step, kinds))
             if of_words is not None:
                 return of_words
-            # Of what a column may be that is made of others more is said than is so, never less.
-            kinds |= {name.lower(): _of_all(step, kinds) for name in step.makes}
+            # More is said than a column may be, never less: a name may be another column's elsewhere in the plan.
+            made = _of_all(step, kinds)
+            kinds |= {name.lower(): kinds.get(name.lower(), _NONE) | made for name in step.makes}
         return why_spark_answer("SELECT 1 + 1", [kind for _, kind in answer])
     except _OnlySparkError as error:
         return str(error)
@@ -87,17 +89,17 @@ class _Step:
     makes: tuple[str, ...] = ()
 
 
-def _named(step: _Step, kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+def _named(step: _Step, kinds: Mapping[str, frozenset[str]]) -> list[tuple[str, str]]:
     """The columns with their types; one that is not known is of every type."""
-    return [*kinds.items(), *((name, _ANY) for name in step.asks if name.lower() not in kinds)]
+    known = ((name, " ".join(each)) for name, each in kinds.items())
+    return [*known, *((name, " ".join(_ANY)) for name in step.asks if name.lower() not in kinds)]
 
 
-def _of_all(step: _Step, kinds: Mapping[str, str]) -> str:
+def _of_all(step: _Step, kinds: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """The types of all that an expression names."""
-    words = [word for word in words_of(step.text) if word.is_name]
-    found = {kinds[word.name.lower()] for word in words if word.name.lower() in kinds}
-    found |= {word.name.lower() for word in words if word.name.lower() in _KINDS}
-    return " ".join(sorted(found | {_ANY for name in step.asks if name.lower() not in kinds}))
+    names = {word.name.lower() for word in words_of(step.text) if word.is_name}
+    found = _NONE.union(*(kinds[name] for name in names & kinds.keys()), names & _KINDS)
+    return found | _ANY if any(name.lower() not in kinds for name in step.asks) else found
 
 
 def _steps(relation: Any, inputs: Collection[str]) -> Iterator[_Step]:

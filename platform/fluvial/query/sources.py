@@ -51,7 +51,6 @@ class SailSources:
     columns_at: Callable[[str, int], Columns]
     folder: Path
     _made: dict[tuple[str, int], str] = field(default_factory=dict)
-    _read: dict[str, Columns] = field(default_factory=dict)
     _session: Any = None
 
     def of(self, table: str, version: int) -> str:

@@ -217,6 +217,16 @@ def doubled_later(orders: Any) -> Any:
     return under_another.selectExpr("customer", "b AS c").select("customer", (sql.col("c") * 2).alias("spent"))
 
 
+def long_chain(orders: Any) -> Any:
+    """Many steps that each make a column of itself and another, and no sum of an integer until the last."""
+    from pyspark.sql import functions as sql
+
+    rows = orders
+    for _ in range(60):
+        rows = rows.withColumn("id", sql.coalesce("id", sql.upper("id")))
+    return rows.select("customer", (sql.col("amount") * 2).alias("spent"))
+
+
 def beside(orders: Any) -> Any:
     """Nothing that may overflow: the column of a query that adds up others."""
     from pyspark.sql import functions as sql
@@ -249,6 +259,7 @@ def of_another(orders: Any) -> Any:
     [
         (doubled, "a bigint may overflow"),
         (doubled_later, "an integer may overflow"),
+        (long_chain, "a bigint may overflow"),
         (hashed, "hash is answered by Spark alone"),
         (by_python, "Sail refused"),
         (by_rdd, "Sail refused"),
