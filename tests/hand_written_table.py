@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fluvial.delta.mart_stamp import MartStamp
 from fluvial.delta.stamp import Stamp
 
 _TYPES = {pa.string(): "string", pa.int64(): "long", pa.float64(): "double"}
@@ -23,7 +24,9 @@ class HandWrittenTable:
         self._files: list[str] = []
         (folder / "_delta_log").mkdir(parents=True)
 
-    def commit(self, rows: Sequence[Sequence[Any]], stamp: Stamp | None = None, *, instead: bool = False) -> None:
+    def commit(
+        self, rows: Sequence[Sequence[Any]], stamp: "Stamp | MartStamp | None" = None, *, instead: bool = False
+    ) -> None:
         """Write one version, of these rows and those before, or instead of those before."""
         info: dict[str, Any] = {"operation": "WRITE", "timestamp": 1_700_000_000_000 + 1000 * self.versions}
         actions: list[dict[str, Any]] = [{"commitInfo": info}]

@@ -79,9 +79,9 @@ def serving(
 
 @contextmanager
 def serving_beside(
-    folder: Path, warehouse: Path, *words: str, scheme: str
+    folder: Path, warehouse: Path, *words: str, schemes: Sequence[str]
 ) -> Iterator[tuple["subprocess.Popen[str]", dict[str, str]]]:
-    """A process in `folder`, with a further port that is asked for by `words`; and its addresses, by their schemes."""
+    """A process in `folder`, with further ports that `words` ask for; and its addresses, by their schemes."""
     command = [sys.executable, "-m", "fluvial", "serve", "--warehouse", str(warehouse), "--port", "0", *words]
     environment = os.environ | {"TMPDIR": str(folder)}  # what a killed server leaves goes with the test
     with subprocess.Popen(
@@ -90,10 +90,11 @@ def serving_beside(
         try:
             assert process.stdout is not None
             found: dict[str, str] = {}
-            while len(found) < 2:
+            told = re.compile(rf"({'|'.join(schemes)}|http)://[\w.]+:\d+")
+            while len(found) <= len(schemes):
                 line = process.stdout.readline()
                 assert line, found
-                found |= {each[1]: each[0] for each in re.finditer(rf"({scheme}|http)://[\w.]+:\d+", line)}
+                found |= {each[1]: each[0] for each in told.finditer(line)}
             yield process, found
         finally:
             process.terminate()

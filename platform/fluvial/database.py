@@ -132,9 +132,7 @@ class Table:
         :class:`fluvial.serve.errors.ServeError` for a key, a column or a version that the table has not, and
         :class:`fluvial.errors.FluvialError` where it cannot be fresh.
         """
-        if fresh and version is not None:
-            raise FluvialError("version and fresh: a row is that of a version or up to the newest record, not both")
-        view = self._view(version)
+        view = self._fresh_view(version) if fresh else self._view(version)
         wanted = view.key.of_value(list(key))
         if not fresh:
             return view.get(wanted, columns)
@@ -143,13 +141,29 @@ class Table:
         return next(iter(found.rows()), None)
 
     def get_all(
-        self, keys: Sequence[Any], *, columns: Sequence[str] | None = None, version: int | None = None
+        self,
+        keys: Sequence[Any],
+        *,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        fresh: bool = False,
     ) -> list[Row | None]:
         """
-        The rows of several keys in their order, all of one version; a key of several columns is a tuple.
+        The rows of several keys in their order, all of one version; a key of several columns is a tuple. `fresh` is as
+        for :meth:`get`, of one end of the log for all keys.
         """
-        view = self._view(version)
-        return view.get_all([view.key.of_value(key) for key in keys], columns)
+        view = self._fresh_view(version) if fresh else self._view(version)
+        wanted = [view.key.of_value(key) for key in keys]
+        if not fresh:
+            return view.get_all(wanted, columns)
+        found = self._ask(view.lookup_all(wanted, columns))
+        demand_fresh(found.told.versions[0])
+        return view.in_order(wanted, found.arrow().to_batches(), columns)
+
+    def _fresh_view(self, version: int | None) -> View:
+        if version is not None:
+            raise FluvialError("version and fresh: a row is that of a version or up to the newest record, not both")
+        return self._view(None)
 
     def _view(self, version: int | None) -> View:
         return self._served.newest() if version is None else self._served.at(version)

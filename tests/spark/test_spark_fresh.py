@@ -377,6 +377,27 @@ def test_rows_and_statements_are_fresh_over_http_flight_and_in_python(
         ):
             refused = row(path, **words)
             assert (refused.status_code, refused.json()["error_code"]) == (status, code), refused.text
+
+        def batch(path: str, keys: list[str], **words: Any) -> Any:
+            return client.post(f"/tables/{path}:batch", json={"keys": keys, **words})
+
+        for words in ({"fresh": True}, {"fresh_at_least": [f"{topic.name}:0=2"]}):
+            both = batch("state.readings", ["cyd", "bob", "ada", "bob"], columns=["events"], **words)
+            assert both.json()["rows"] == [None, {"events": 1}, {"events": 2}, {"events": 1}], both.text
+            assert both.json()["version"] == int(stored.headers["fluvial-version"])
+            assert both.headers["fluvial-offsets"] == f"{topic.name}:0=2"
+        assert batch("state.readings", ["bob"]).json()["rows"] == [None]
+        assert batch("state.readings", [], fresh=True).json()["rows"] == []
+        for path, words, status, code in (
+            ("state.versions", {"fresh": True}, 409, 40903),
+            ("state.readings", {"fresh": True, "version": 0}, 400, 40003),
+            ("state.readings", {"fresh": "yes"}, 400, 40003),
+            ("state.readings", {"fresh_at_least": "nonsense"}, 400, 40003),
+            ("state.readings", {"fresh_at_least": [f"{topic.name}:0=3"]}, 422, 42201),
+            ("state.readings", {"fresh": True, "columns": ["no"]}, 400, 40002),
+        ):
+            refused = batch(path, ["ada"], **words)
+            assert (refused.status_code, refused.json()["error_code"]) == (status, code), refused.text
         statement = "select sum(events) n from state.readings"
         for words, counted in (({}, 1), ({"fresh": True}, 3), ({"fresh_at_least": [f"{topic.name}:0=2"]}, 3)):
             answer = client.post("/sql", json={"sql": statement, **words})
@@ -410,6 +431,8 @@ def test_rows_and_statements_are_fresh_over_http_flight_and_in_python(
             assert row is not None
             assert row["events"] == events
         assert readings.get("cyd", fresh=True) is None
+        found_all = readings.get_all(["bob", "cyd", "ada"], columns=["events"], fresh=True)
+        assert found_all == [{"events": 1}, None, {"events": 4}]
         assert db.sql(statement, fresh_at_least=f"{topic.name}:0=4").rows() == [{"n": 5}]
         assert db.sql(statement).rows() == [{"n": 4}]
         with pytest.raises(StaleTableError, match="keeps versions"):

@@ -7,26 +7,21 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import psutil
-import pyspark
 import pytest
+from beeline import PATIENCE_SECONDS, beeline, rows
 from serving import serving_beside
 
 from fluvial.query import jail
-from fluvial.spark.java import require_java
 
 pytestmark = pytest.mark.spark
 
-JARS = Path(pyspark.__file__).parent / "jars"
-PATIENCE_SECONDS = 120
-# Without a terminal it writes its prompt before an answer.
-PROMPT = re.compile(r"^(?:\d+: jdbc:\S+?|[ .]+)> ", re.MULTILINE)
 MEMORY = '[spark]\n"spark.driver.memory" = "1g"\n"spark.sql.codegen.wholeStage" = "false"\n'
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
@@ -47,9 +42,7 @@ class Served:
 
     def ask(self, statement: str) -> list[dict[str, str]]:
         """What beeline is answered, each value as text."""
-        done = beeline(self.jdbc, statement)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return list(csv.DictReader(io.StringIO(PROMPT.sub("", done.stdout))))
+        return rows(self.jdbc, statement)
 
     def refusals(self, *statements: str) -> list[str]:
         """The first line of what beeline says of each statement that fails."""
@@ -57,23 +50,12 @@ class Served:
         return re.findall(r"^Error: .*$", done.stderr, re.MULTILINE)
 
 
-def beeline(jdbc: str, *statements: str, options: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
-    """Run the client of Spark's distribution."""
-    java = str(require_java().program)
-    options = ["-u", jdbc, "--outputformat=csv2", "--silent=true", *options]
-    asked = [word for statement in statements for word in ("-e", statement)]
-    return subprocess.run(
-        [java, "-Xmx256m", "-cp", f"{JARS}/*", "org.apache.hive.beeline.BeeLine", *options, *asked],
-        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
-    )  # fmt: skip
-
-
 @contextmanager
 def served(folder: Path) -> Iterator[Served]:
     warehouse = folder / "warehouse"
     write_table(warehouse, "marts.cities", ["Bern", "Basel"])
     (folder / "fluvial.toml").write_text(MEMORY)
-    with serving_beside(folder, warehouse, "--thrift-port", "0", scheme="hive2") as (process, found):
+    with serving_beside(folder, warehouse, "--thrift-port", "0", schemes=["hive2"]) as (process, found):
         yield Served(process, warehouse, found["http"], f"jdbc:{found['hive2']}")
 
 

@@ -9,36 +9,29 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluvial.config import Settings
 from fluvial.delta.erasures import read_erasures
 from fluvial.delta.log import TableLog
 from fluvial.delta.stamp import Position, read_position
-from fluvial.fresh import overlay
+from fluvial.fresh.behind import Made, Tail
 from fluvial.fresh.decoding import Decoder
 from fluvial.fresh.errors import FreshError, StaleError
-from fluvial.fresh.reducing import reduced_rows
+from fluvial.fresh.marts import fresh_mart
 from fluvial.fresh.tail import LostError, read_tail
-from fluvial.query.references import quoted
-from fluvial.query.routing import why_spark, why_spark_types
-from fluvial.query.rows import columns_of
-from fluvial.query.versions import At, Version, resolve
+from fluvial.query.versions import NOT_BY_SERVERS, At, Version, resolve
 from fluvial.spark.avro import Contract, SchemaSource, read_contract
 from fluvial.spark.kafka import Span, TopicBounds, topic_bounds
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables.declare.declarations import Compacted, Declaration, History, State
+from fluvial.tables.declare.declarations import Compacted, Declaration, History, Pipeline, State
 from fluvial.tables.declare.project import load_project
 from fluvial.tables.drive.evolve import earlier_contract
-from fluvial.tables.plan.checks import check_definition, key_column
+from fluvial.tables.plan.checks import check_definition
 from fluvial.tables.plan.growth import in_order
 from fluvial.tables.plan.planning import GapError, plan_span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow as pa
 
 RECORDS_MAX = 2_000_000
@@ -46,81 +39,14 @@ RECORDS_MAX = 2_000_000
 _ATTEMPTS = 3
 _LOOK_AGAIN_S = 0.05
 
-Made = History | Compacted | State
-
-
-@dataclass(kw_only=True)
-class Tail:
-    """
-    The events behind a table, as :class:`~fluvial.query.versions.Newer` says.
-    """
-
-    declaration: Made
-    contract: Contract
-    number: int
-    events: "pa.Table"
-
-    def why_spark(self, columns: Sequence[tuple[str, str]]) -> str | None:
-        """
-        Why the declaration's own expressions are Spark's.
-        """
-        if not isinstance(self.declaration, State):
-            return None
-        folds = self.declaration.fields.values()
-        texts = [text for fold in folds for text in (fold.expr, fold.where) if text]
-        text = f"SELECT {', '.join([*texts, self.declaration.order or '1'])}"
-        return why_spark(text) or why_spark_types(text, [*columns, *columns_of(self.events.schema)])
-
-    def query(
-        self, table: str, columns: Sequence[tuple[str, str]], folder: Path, ask: "Callable[[str], pa.Table]"
-    ) -> str:
-        """
-        The rows of `table` with these events in it.
-        """
-        types, declaration = dict(columns), self.declaration
-        missing = [name for name in self._made_of() if name not in types]
-        if missing:
-            raise FreshError(
-                f"{declaration.table} has no column {missing[0]} yet: `fluvial run {declaration.table}` adds it"
-            )
-        if isinstance(declaration, History):
-            return overlay.history(table, self._file(folder, "tail", self.events), types)
-        if isinstance(declaration, Compacted):
-            tail = self._file(folder, "tail", self.events)
-            key = key_column(declaration, self.contract)
-            return overlay.compacted(key, self.contract.field_names, table, tail, types)
-        keys = self._file(folder, "keys", self._keys)
-        if declaration.reducer is not None:
-            old = ask(overlay.touched(declaration, table, keys))
-            made = self._file(folder, "made", reduced_rows(declaration, old, self.events))
-            return overlay.reduced(declaration, table, made, keys, types)
-        return overlay.state(declaration, table, self._file(folder, "tail", self.events), keys, types)
-
-    @cached_property
-    def _keys(self) -> "pa.Table":
-        import pyarrow as pa
-
-        return pa.table({"_entity": self.events["_entity"].unique()})
-
-    def _made_of(self) -> Sequence[str]:
-        if isinstance(self.declaration, State):
-            return (self.declaration.key, *self.declaration.columns)
-        return self.contract.field_names
-
-    def _file(self, folder: Path, what: str, rows: "pa.Table") -> str:
-        import pyarrow.parquet as pq
-
-        path = folder / f"{what}-{self.declaration.table}-{id(self):x}.parquet"
-        pq.write_table(rows, path, compression="none")
-        return f"parquet.{quoted(str(path))}"
-
 
 @dataclass(kw_only=True)
 class Freshness:
     """
     Gives the newest versions of a warehouse's tables, for :class:`~fluvial.query.engine.Door`.
 
-    `at_least` are offsets that have to be in the answer, which is waited for up to `patience_s` seconds.
+    `at_least` are offsets that have to be in the answer, which is waited for up to `patience_s` seconds. Without
+    `marts` the functions of pipelines are not called, and their tables are as their last commits left them.
     """
 
     settings: Settings
@@ -129,6 +55,7 @@ class Freshness:
     at_least: Sequence[At] = ()
     patience_s: float = 30.0
     records_max: int = RECORDS_MAX
+    marts: bool = True
 
     def __call__(self, tables: Sequence[str]) -> Mapping[str, Version]:
         """
@@ -147,14 +74,16 @@ class Freshness:
         raise AssertionError("the last attempt returns or raises")
 
     def _of(self, tables: Sequence[str]) -> Mapping[str, Version]:
-        logs = {table: TableLog(None, Warehouse.at(self.settings.warehouse).path(table)) for table in tables}
+        marts, bases = self._apart(tables)
+        # Before their inputs: what is newer in these is then taken for what it is.
+        newest = {table: resolve(self._log(table), table) for table in marts}
         found: dict[str, Version] = {}
         positions: dict[str, tuple[Made, Position]] = {}
-        for table, log in logs.items():
+        for table in bases:
             try:
-                positions[table] = (self._declaration(table), read_position(log, table))
+                positions[table] = (self._declaration(table), read_position(self._log(table), table))
             except StaleError as error:
-                found[table] = replace(resolve(log, table), stale=str(error))
+                found[table] = replace(resolve(self._log(table), table), stale=str(error))
         topics = {declaration.topic for declaration, _ in positions.values()}
         for place in self.at_least:
             if place.topic not in topics:
@@ -162,14 +91,58 @@ class Freshness:
         bounds = {topic: self._bounds(topic) for topic in sorted(topics)}
         for table, (declaration, position) in positions.items():
             assert position.version is not None
-            version = resolve(logs[table], table, version=position.version)
+            version = resolve(self._log(table), table, version=position.version)
             try:
                 found[table] = self._newer(declaration, position, version, bounds[declaration.topic])
             except StaleError as error:
-                if self.at_least:
-                    raise FreshError(f"--fresh-at-least: {table} is not fresh: {error}") from error
-                found[table] = replace(version, stale=str(error))
-        return found
+                found[table] = self._stale(version, error, asked=table in tables)
+        for table, mart in marts.items():
+            try:
+                found[table] = self._mart(mart, newest[table], found)
+            except StaleError as error:
+                found[table] = self._stale(newest[table], error, asked=table in tables)
+        return {table: found[table] for table in tables}
+
+    def _stale(self, version: Version, error: StaleError, *, asked: bool) -> Version:
+        if self.at_least and asked:
+            raise FreshError(f"--fresh-at-least: {version.table} is not fresh: {error}") from error
+        return replace(version, stale=str(error))
+
+    def _apart(self, tables: Sequence[str]) -> tuple[dict[str, Pipeline], list[str]]:
+        """The tables of pipelines, each behind those that it is made from, and all other tables that are read."""
+        marts: dict[str, Pipeline] = {}
+        bases: list[str] = []
+
+        def take(table: str) -> None:
+            declaration = self.declarations.get(table)
+            if table in marts or table in bases:
+                return
+            if self.marts and isinstance(declaration, Pipeline):
+                for each in declaration.inputs:
+                    if each not in declaration.pinned and self._log(each).newest_version() is not None:
+                        take(each)
+                marts[table] = declaration
+            else:
+                bases.append(table)
+
+        for table in tables:
+            take(table)
+        return marts, bases
+
+    def _mart(self, declaration: Pipeline, version: Version, found: Mapping[str, Version]) -> Version:
+        inputs = {}
+        for table in declaration.inputs:
+            if table in declaration.pinned:
+                inputs[table] = resolve(self._log(table), table, version=declaration.pinned[table])
+            elif table in found:
+                inputs[table] = found[table]
+            else:
+                raise StaleError(f"there is no {table}")
+        newer = fresh_mart(declaration, version, inputs, Warehouse.at(self.settings.warehouse))
+        return version if newer is None else replace(version, newer=newer, of=[*inputs.values()])
+
+    def _log(self, table: str) -> TableLog:
+        return TableLog(None, Warehouse.at(self.settings.warehouse).path(table))
 
     def _declaration(self, table: str) -> Made:
         declaration = self.declarations.get(table)
@@ -180,6 +153,8 @@ class Freshness:
                 raise StaleError("it keeps versions of its rows")
             case History() | Compacted() | State():
                 return declaration
+            case Pipeline():
+                raise StaleError(NOT_BY_SERVERS)
             case None:
                 raise StaleError(f"{self.settings.project} does not declare it")
         raise StaleError("it is made from tables")

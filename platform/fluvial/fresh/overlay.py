@@ -83,5 +83,35 @@ def touched(declaration: State, table: str, keys: str) -> str:
     return f"SELECT {columns} FROM {table} t LEFT SEMI JOIN {keys} k ON t.{quoted(declaration.key)} = k._entity"
 
 
+def of_keys(key: str, table: str, keys: str, types: Types) -> str:
+    """
+    The rows of a table whose `key` is among the entities in `keys`.
+    """
+    return f"SELECT {_listed(types, 't.')} FROM {table} t LEFT SEMI JOIN {keys} k ON t.{quoted(key)} = k._entity"
+
+
+def of_other_keys(names: Mapping[str, str], table: str, keys: str, types: Types) -> str:
+    """
+    The rows of a table whose key is not in `keys`, whose columns have these `names` there; null is a value of a key.
+    """
+    same = " AND ".join(f"t.{quoted(name)} <=> k.{quoted(there)}" for name, there in names.items())
+    return f"SELECT {_listed(types, 't.')} FROM {table} t LEFT ANTI JOIN {keys} k ON {same}"
+
+
+def cast(rows: str, types: Types) -> str:
+    """
+    The columns of a table by their names, with their types.
+    """
+    columns = ", ".join(f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in types.items())
+    return f"SELECT {columns} FROM {rows}"
+
+
+def listed(table: str, types: Types) -> str:
+    """
+    The columns of a table by their names.
+    """
+    return f"SELECT {_listed(types)} FROM {table}"
+
+
 def _listed(names: Sequence[str] | Types, source: str = "") -> str:
     return ", ".join(f"{source}{quoted(name)}" for name in names)

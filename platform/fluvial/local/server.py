@@ -40,10 +40,16 @@ def server_of(data_dir: Path) -> int | None:
 
 
 def start_server(
-    data_dir: Path, port: int, *, is_ready: Callable[[int], bool], timeout_seconds: float
+    data_dir: Path,
+    port: int,
+    *,
+    flight_port: int | None = None,
+    is_ready: Callable[[int], bool],
+    timeout_seconds: float,
 ) -> StartedServer:
     """
-    Start the platform's server unless it runs; return when `is_ready` says so of its process.
+    Start the platform's server unless it runs; return when `is_ready` says so of its process. With a `flight_port` it
+    takes queries by Arrow Flight SQL, too.
 
     Raises ServerError where it ends before that, and where it takes longer.
     """
@@ -58,6 +64,7 @@ def start_server(
     # -P: the folder of a project is not one of modules for the command itself, as for `fluvial` on PATH.
     words = [sys.executable, "-P", "-m", "fluvial", "serve", "--of-platform"]
     words += ["--data-dir", str(data_dir.absolute()), "--port", str(port)]
+    words += [] if flight_port is None else ["--flight-port", str(flight_port)]
     try:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -4,7 +4,7 @@ One door for statements: each goes to Sail or to Spark, and its answer says whic
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
@@ -35,7 +35,8 @@ from fluvial.query.routing import (
 )
 from fluvial.query.rows import Columns, columns_of, rows_of
 from fluvial.query.sail import Sail, SailError
-from fluvial.query.versions import At, Newer, Version, resolve
+from fluvial.query.sources import OtherAnswerError, SailSources, SparkSources, leave_to_spark
+from fluvial.query.versions import At, Version, resolve
 from fluvial.spark.warehouse import DATABASES, Warehouse
 
 if TYPE_CHECKING:
@@ -55,12 +56,6 @@ class Engine(StrEnum):
 class RoutingError(FluvialError):
     """
     The engine that was asked for does not take a statement.
-    """
-
-
-class OtherAnswerError(SailError):
-    """
-    Sail would answer, and not as Spark does.
     """
 
 
@@ -275,37 +270,26 @@ class Door:
     @contextmanager
     def _by_sail(self, query: Query, versions: Mapping[Reference, Version], rows_max: int | None) -> Iterator[Answer]:
         with_internal = query.names_internal()
-        made: dict[str, str] = {}
         read = [column for each in versions for column in self._columns_at(each.table, versions[each].version)]
-        _leave_to_spark(why_spark_types(query.text, read))
+        leave_to_spark(why_spark_types(query.text, read))
+        sail = self._engine()
+        with TemporaryDirectory(dir=sail.scratch, ignore_cleanup_errors=True) as folder:
+            sources = SailSources(sail=sail, place=self._place, columns_at=self._columns_at, folder=Path(folder))
 
-        def source(reference: Reference) -> str:
-            meant = versions[reference]
-            columns = self._columns_at(reference.table, meant.version)
-            shown = columns if with_internal else _shown(columns)
-            place = self._place(reference.table, meant.version)
-            if meant.newer is not None:
-                if reference.table not in made:
-                    _leave_to_spark(meant.newer.why_spark(columns))
-                    made[reference.table] = meant.newer.query(place, columns, Path(folder), self._ask_sail)
-                place = f"({made[reference.table]})"
-            return f"SELECT {', '.join(quoted(name) for name, _ in shown)} FROM {place}"
+            def source(reference: Reference) -> str:
+                meant = versions[reference]
+                columns = self._columns_at(reference.table, meant.version)
+                shown = columns if with_internal else _shown(columns)
+                return f"SELECT {', '.join(quoted(name) for name, _ in shown)} FROM {sources.current(meant)}"
 
-        with (
-            TemporaryDirectory(dir=self._engine().scratch, ignore_cleanup_errors=True) as folder,
-            self._engine().ask(query.rewritten(source), rows_max=rows_max) as reader,
-        ):
-            columns = columns_of(reader.schema)
-            _leave_to_spark(why_spark_answer(query.text, [kind for _, kind in columns]))
-            yield Answer(
-                columns=columns,
-                rows=lambda: rows_of(reader),
-                arrow=lambda: (reader.schema, iter(reader)),
-            )
-
-    def _ask_sail(self, statement: str) -> "pa.Table":
-        with self._engine().ask(statement) as reader:
-            return reader.read_all()
+            with closing(sources), sail.ask(query.rewritten(source), rows_max=rows_max) as reader:
+                columns = columns_of(reader.schema)
+                leave_to_spark(why_spark_answer(query.text, [kind for _, kind in columns]))
+                yield Answer(
+                    columns=columns,
+                    rows=lambda: rows_of(reader),
+                    arrow=lambda: (reader.schema, iter(reader)),
+                )
 
     def _columns_at(self, table: str, version: int) -> Columns:
         found = self._columns.get((table, version))
@@ -358,39 +342,26 @@ class Door:
         hidden = {} if query.names_internal() else {table: self._internal(table) for table in query.tables}
         if not any(hidden.values()) and not self.places and self.fresh is None:
             return query.text
-        made: dict[str, str] = {}
+        sources = self._spark_sources(versions)
 
         def source(reference: Reference) -> str:
             names = hidden.get(reference.table)
             columns = f"* EXCEPT ({', '.join(names)})" if names else "*"
-            meant = versions[reference]
-            place = f"{reference.table} VERSION AS OF {meant.version}"
-            if meant.newer is not None:
-                if reference.table not in made:
-                    made[reference.table] = self._newer_for_spark(meant.newer, place)
-                place = f"({made[reference.table]})"
-            return f"SELECT {columns} FROM {place}"
+            return f"SELECT {columns} FROM {sources.current(versions[reference])}"
 
         return query.rewritten(source)
 
-    def _newer_for_spark(self, newer: Newer, place: str) -> str:
-        if not self.settings.spark_master.startswith("local"):
-            raise RoutingError(f"--fresh: Spark on {self.settings.spark_master} cannot read a file of this machine")
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="fluvial-sql-", ignore_cleanup_errors=True)
-        fields = self.ask_spark(f"SELECT * FROM {place}").schema.fields
-        columns = [(each.name, each.dataType.simpleString()) for each in fields]
-        folder = Path(self._folder.name)
-        return newer.query(place, columns, folder, lambda statement: self.ask_spark(statement).toArrow())
+    def _spark_sources(self, versions: Mapping[Reference, Version]) -> SparkSources:
+        if any(each.newer is not None for each in versions.values()):
+            if not self.settings.spark_master.startswith("local"):
+                raise RoutingError(f"--fresh: Spark on {self.settings.spark_master} cannot read a file of this machine")
+            if self._folder is None:
+                self._folder = TemporaryDirectory(prefix="fluvial-sql-", ignore_cleanup_errors=True)
+        return SparkSources(ask=self.ask_spark, folder=Path("" if self._folder is None else self._folder.name))
 
     def _internal(self, table: str) -> list[str]:
         names = self.ask_spark(f"SELECT * FROM {table}").columns
         return [column for column in INTERNAL_COLUMNS if column in names]
-
-
-def _leave_to_spark(reason: str | None) -> None:
-    if reason is not None:
-        raise OtherAnswerError(reason)
 
 
 def _shown(columns: Columns) -> Columns:

@@ -31,6 +31,8 @@ class Frame(Enum):
     """JSON of why there is no answer, or none beyond the pieces before."""
     END = b"D"
     """The answer is whole."""
+    CONNECT = b"C"
+    """JSON of the path of a socket at which Spark Connect is to be spoken; answered by END."""
 
 
 class LostEngineError(Exception):

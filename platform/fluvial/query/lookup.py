@@ -1,5 +1,5 @@
 """
-The row of a key as a query. Pure.
+The rows of keys as a query. Pure.
 """
 
 import datetime as dt
@@ -21,6 +21,28 @@ def lookup(table: str, columns: Sequence[str], key: Sequence[tuple[str, str, Any
     place = ".".join(map(quoted, table.split(".")))
     of_key = " AND ".join(f"{quoted(name)} = {_literal(name, kind, value)}" for name, kind, value in key)
     return f"SELECT {named} FROM {place} WHERE {of_key}"
+
+
+def lookup_all(table: str, columns: Sequence[str], keys: Sequence[Sequence[tuple[str, str, Any]]]) -> str:
+    """
+    The statement that reads `columns` of the rows with one of some keys, each as :func:`lookup` takes it.
+    """
+    named = ", ".join(map(quoted, columns))
+    place = ".".join(map(quoted, table.split(".")))
+    return f"SELECT {named} FROM {place} WHERE {_among(keys)}"
+
+
+def _among(keys: Sequence[Sequence[tuple[str, str, Any]]]) -> str:
+    if not keys:
+        return "false"
+    if len(keys[0]) == 1:
+        values = ", ".join(_literal(*part) for (part,) in keys)
+        return f"{quoted(keys[0][0][0])} IN ({values})"
+    if len(keys) == 1:
+        return " AND ".join(f"{quoted(name)} = {_literal(name, kind, value)}" for name, kind, value in keys[0])
+    # Halves, as parsers go down a long row of OR as deep as it is long.
+    middle = len(keys) // 2
+    return f"({_among(keys[:middle])}) OR ({_among(keys[middle:])})"
 
 
 def _literal(name: str, kind: str, value: Any) -> str:

@@ -53,6 +53,7 @@ class Sail:
             env=os.environ | {"RUST_LOG": os.environ.get("RUST_LOG", "error"), "TZ": "UTC"},
         )
         self._ready = False
+        self._connected: Path | None = None
         self.walls: dict[str, bool] = {}
 
     @staticmethod
@@ -104,6 +105,25 @@ class Sail:
             # What is left of an answer must never be taken for the next one.
             if not answer.ended:
                 self.close()
+
+    def connect(self) -> Path:
+        """
+        A socket at which it takes plans of Spark Connect. Whoever opens it has code run in its process, so there is
+        none where the kernel does not wall that in: :class:`SailError`, as where it cannot listen.
+        """
+        if self._connected is None:
+            if not self.is_walled_in:
+                raise SailError("this machine has neither namespaces nor landlock to keep it from others")
+            path = self.scratch / "connect"
+            try:
+                write_json(self._stdin, Frame.CONNECT, {"path": str(path)})
+                kind, body = read_frame(self._stdout)
+            except (LostEngineError, BrokenPipeError) as error:
+                raise SailError("its process has ended") from error
+            if kind is not Frame.END:
+                raise SailError(f"it does not listen: {_plain(json.loads(body)['message'])}")
+            self._connected = path
+        return self._connected
 
     def schema(self, statement: str) -> "pa.Schema":
         """

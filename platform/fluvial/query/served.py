@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fluvial.config import Settings
+from fluvial.query.versions import NOT_BY_SERVERS
 from fluvial.spark.warehouse import Warehouse
 
 _NOTE = "serve.json"
@@ -25,12 +26,14 @@ _ENGINE = "fluvial-engine"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """
-    Where a server listens on this machine, and the cluster whose topics it reads.
+    Where a server listens on this machine, and the cluster whose topics it reads; `flight_url` is where it takes
+    queries by Arrow Flight SQL, if it does.
     """
 
     host: str
     port: int
     bootstrap_servers: str
+    flight_url: str | None = None
 
     @property
     def url(self) -> str:
@@ -67,9 +70,10 @@ class Server:
             return None
         finally:
             connection.close()
-        if answer.status != 200 or answer.headers.get(_ENGINE) is None:
+        told = answer.headers.get("fluvial-told", "")
+        if answer.status != 200 or answer.headers.get(_ENGINE) is None or NOT_BY_SERVERS in told:
             return None
-        return content, f"{answer.headers['fluvial-told']}; by the server at {self.host}:{self.port}"
+        return content, f"{told}; by the server at {self.host}:{self.port}"
 
 
 def found(settings: Settings) -> Server | None:
@@ -81,7 +85,9 @@ def found(settings: Settings) -> Server | None:
         os.kill(noted["pid"], 0)
         if noted["warehouse"] != _warehouse(settings):
             return None
-        return Server(host=noted["host"], port=noted["port"], bootstrap_servers=noted["cluster"])
+        return Server(
+            host=noted["host"], port=noted["port"], bootstrap_servers=noted["cluster"], flight_url=noted.get("flight")
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -97,14 +103,14 @@ def process_of(settings: Settings) -> int | None:
 
 
 @contextmanager
-def noted(settings: Settings, host: str, port: int) -> Iterator[None]:
+def noted(settings: Settings, host: str, port: int, *, flight_url: str | None = None) -> Iterator[None]:
     """
     Leave a note of this process's server while it runs, where there is a place for it.
     """
     path = _note(settings)
     written = path.with_name(f"{_NOTE}.{os.getpid()}")
     with suppress(OSError):
-        note = {"pid": os.getpid(), "host": host, "port": port}
+        note: dict[str, Any] = {"pid": os.getpid(), "host": host, "port": port, "flight": flight_url}
         note |= {"warehouse": _warehouse(settings), "cluster": settings.cluster.bootstrap_servers}
         written.write_text(json.dumps(note), encoding="utf-8")
         written.replace(path)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fluvial.delta.errors import TableError
 from fluvial.delta.log import TableLog
@@ -23,35 +23,80 @@ if TYPE_CHECKING:
 
 _AT = re.compile(r"(?P<topic>[^:=\s]+):(?P<pairs>\d+=\d+(?:,\d+=\d+)*)", re.ASCII)
 _PARTITIONS_SHOWN = 4
+NOT_BY_SERVERS = "it is made from tables, by a function that a server does not call"
+"""Why a mart is not fresh where a command would have it fresh."""
 
 
 class Newer(Protocol):
     """
-    The records of the log behind a version of a table, to be read together with it.
+    What is behind a version of a table, to be read together with it.
     """
 
     @property
     def number(self) -> int:
         """
-        How many offsets they take.
+        How many offsets of the log it takes.
         """
         ...
 
     def why_spark(self, columns: Sequence[tuple[str, str]]) -> str | None:
         """
-        Why Spark is to read them into a table with these columns; None where Sail gives what Spark would.
+        Why Spark is to read it into a table with these columns; None where Sail gives what Spark would.
         """
         ...
 
-    def query(
-        self, table: str, columns: Sequence[tuple[str, str]], folder: Path, ask: "Callable[[str], pa.Table]"
-    ) -> str:
+    def query(self, version: "Version", sources: "Sources") -> str:
         """
-        The query whose rows are those of `table`, what stands behind FROM, with these records in it.
-
-        Files that it reads are put into `folder`; `ask` gives the answers of the engine that it is for.
+        The query whose rows are those of the table at a version, with what is behind it.
         """
         ...
+
+
+class Sources(Protocol):
+    """
+    What an engine reads for a statement, and makes for it.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """
+        Where files for the statement are put.
+        """
+        ...
+
+    def of(self, table: str, version: int) -> str:
+        """
+        What stands behind FROM for a version of a table.
+        """
+        ...
+
+    def columns(self, table: str, version: int) -> Sequence[tuple[str, str]]:
+        """
+        The columns of a version of a table, with Spark's names of types.
+        """
+        ...
+
+    def current(self, version: "Version") -> str:
+        """
+        What stands behind FROM for a table with what is behind its version, if anything is.
+        """
+        ...
+
+    def rows(self, statement: str) -> "pa.Table":
+        """
+        The answer to a statement.
+        """
+        ...
+
+    def made(self, name: str, make: "MakesFrame", statements: Sequence[str]) -> str:
+        """
+        What stands behind FROM for that which `make` makes of the answers to statements, for a table of this `name`.
+        """
+        ...
+
+
+MakesFrame = Callable[[Sequence[Any]], Any]
+"""Makes a DataFrame of DataFrames."""
 
 
 class NoSuchOffsetError(FluvialError):
@@ -99,6 +144,7 @@ class Version:
     `ends` is, for each partition of `topic`, the first offset that is not in it; `inputs` are the versions of the
     tables that a mart was made from. `made_ms` is the commit's time, in milliseconds of Unix time. With `newer` the
     records behind it are read too, and `ends` are theirs; `stale` says why a table has none where all were asked for.
+    For a mart with `newer` its inputs are read as `of` says.
     """
 
     table: str
@@ -109,6 +155,7 @@ class Version:
     inputs: Mapping[str, int] = field(default_factory=dict)
     newer: Newer | None = None
     stale: str | None = None
+    of: "Sequence[Version]" = ()
 
     def __str__(self) -> str:
         """
@@ -118,13 +165,15 @@ class Version:
         if self.made_ms is not None:
             made = dt.datetime.fromtimestamp(self.made_ms / 1000, dt.UTC)
             parts.append(f"of {made:%Y-%m-%dT%H:%M:%SZ}")
-        if self.newer is not None:
+        if self.of:
+            parts.append(f"and what is newer in {' and in '.join(map(str, self.of))}")
+        elif self.newer is not None:
             parts.append(f"and {self.newer.number:,} newer offsets")
         shown = [f"{partition}={end - 1}" for partition, end in sorted(self.ends.items()) if end > 0]
         if self.topic is not None and shown:
             more = f" and {len(shown) - _PARTITIONS_SHOWN} more" if len(shown) > _PARTITIONS_SHOWN else ""
             parts.append(f"at {self.topic}:{','.join(shown[:_PARTITIONS_SHOWN])}{more}")
-        if self.inputs:
+        if self.inputs and not self.of:
             parts.append(f"from {', '.join(f'{name}@{version}' for name, version in self.inputs.items())}")
         if self.stale is not None:
             parts.append(f"(not fresh: {self.stale})")

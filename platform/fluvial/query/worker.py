@@ -5,7 +5,7 @@ It is started by :mod:`fluvial.query.sail` as `python -m fluvial.query.worker`, 
 folders that it may read and one that it may write in. Statements come on stdin, answers leave on stdout.
 
 Sail is asked over Arrow Flight SQL (CommandStatementQuery of FlightSql.proto), which takes nothing but pyarrow; its
-Spark Connect door would take PySpark, half a second and 80 MB more.
+Spark Connect door takes PySpark, half a second and 80 MB more, and is opened for who asks with DataFrames.
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from fluvial.query import jail
 from fluvial.query.frames import Frame, FrameWriter, LostEngineError, read_frame, write_frame, write_json
+from fluvial.query.relay import relay
 
 _STATEMENT_QUERY = "type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery"
 _BUFFER_BYTES = 1 << 18
@@ -36,6 +37,17 @@ class Sail:
         host, port = self._server.listening_address
         self._flight = flight
         self._client = flight.connect(f"grpc://{host}:{port}")
+        self._connect: Any = None
+
+    def speak_connect(self, path: Path) -> None:
+        """
+        Let whoever may open a socket at a path ask by Spark Connect.
+        """
+        from pysail.spark import SparkConnectServer
+
+        self._connect = SparkConnectServer("127.0.0.1", 0)
+        self._connect.start(background=True)
+        relay(path, self._connect.listening_address)
 
     def ask(self, statement: str, *, rows_max: int | None, out: BinaryIO) -> None:
         """
@@ -89,10 +101,14 @@ def main() -> None:
     write_json(out, Frame.READY, {"network": walls.network, "files": walls.files})
     while True:
         try:
-            _, body = read_frame(source)
+            kind, body = read_frame(source)
         except LostEngineError:
             break
-        _answer(sail, json.loads(body), out)
+        asked = json.loads(body)
+        if kind is Frame.CONNECT:
+            _connect(sail, asked["path"], out)
+        else:
+            _answer(sail, asked, out)
     # Sail's own threads are not waited for: nothing of theirs is kept.
     os._exit(0)
 
@@ -112,6 +128,15 @@ def _answer(sail: Sail, asked: dict[str, Any], out: BinaryIO) -> None:
     # Sail's refusals come as several classes of Arrow's, some of them errors of the system's and of keys.
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, NotImplementedError, RuntimeError) as error:
         frames.give_up()
+        write_json(out, Frame.REFUSED, {"message": str(error)})
+        return
+    write_frame(out, Frame.END)
+
+
+def _connect(sail: Sail, path: str, out: BinaryIO) -> None:
+    try:
+        sail.speak_connect(Path(path))
+    except (OSError, RuntimeError) as error:
         write_json(out, Frame.REFUSED, {"message": str(error)})
         return
     write_frame(out, Frame.END)

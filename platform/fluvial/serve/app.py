@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fluvial.query.versions import At
+from fluvial.query.versions import At, Version
 from fluvial.serve.bodies import body_of, hung_up, object_of
 from fluvial.serve.errors import BadRequestError, BusyError, NoRowError, ServeError
 from fluvial.serve.exposition import Metrics
@@ -27,11 +27,12 @@ from fluvial.serve.fresh_rows import FreshRows
 from fluvial.serve.service import Asked, Service, no_row
 from fluvial.serve.sql import Statements
 from fluvial.serve.sql_door import SqlDoor
-from fluvial.serve.table import View
+from fluvial.serve.table import Row, View
 from fluvial.serve.watching import EVENT_STREAM, watched
 
 JSON = "application/json"
 PREFIX, BATCH = "/tables/", ":batch"
+_OFFSETS = "fluvial-offsets"
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -100,21 +101,17 @@ class _Doors:
             return _answer(view, _error_body(error), status=error.status)
 
     async def _fresh_row(self, request: Request, view: View, key: Sequence[Any], asked: Asked) -> Response:
-        row, version = await self._fresh_rows.row(
-            view, key, asked.columns, asked.fresh_at_least, lambda: hung_up(request)
-        )
-        assert version.topic is not None, "a table that is fresh is made of a topic"
-        last = {partition: end - 1 for partition, end in sorted(version.ends.items()) if end}
-        place = str(At(topic=version.topic, offsets=last))
-        headers = {
-            "fluvial-version": str(version.version),
-            "fluvial-offsets": place,
-            "cache-control": "no-store",
-        }
+        (row,), version = await self._fresh(request, view, [key], asked)
+        headers = _of_now(version)
         if row is None:
-            error = no_row(view, key, f"up to {place}")
+            error = no_row(view, key, f"up to {headers[_OFFSETS]}")
             return Response(_error_body(error), error.status, headers, media_type=JSON)
         return Response(self._service.shown(view, row), 200, headers, media_type=JSON)
+
+    async def _fresh(
+        self, request: Request, view: View, keys: Sequence[Sequence[Any]], asked: Asked
+    ) -> tuple[list[Row | None], Version]:
+        return await self._fresh_rows.rows(view, keys, asked.columns, asked.fresh_at_least, lambda: hung_up(request))
 
     async def post(self, request: Request) -> Response:
         name, parts = _path(request)
@@ -126,6 +123,10 @@ class _Doors:
             raise BadRequestError('the body is {"keys": […]}')
         asked = Asked.of_json(body)
         view = await self._service.view(self._service.table(name.removesuffix(BATCH)), asked)
+        if asked.fresh:
+            rows, version = await self._fresh(request, view, self._service.keys_of(view, keys), asked)
+            listed = self._service.listed(view, rows, version.version)
+            return Response(listed, 200, _of_now(version), media_type=JSON)
         return _answer(view, await self._service.rows(view, keys, asked.columns))
 
     async def healthz(self, request: Request) -> Response:
@@ -179,6 +180,17 @@ def _asked(request: Request) -> Asked:
 def _answer(view: View, body: bytes, *, status: int = 200) -> Response:
     headers = {"etag": _etag(view), "fluvial-version": str(view.version), "cache-control": "no-cache"}
     return Response(body, status, headers, media_type=JSON)
+
+
+def _of_now(version: Version) -> dict[str, str]:
+    """The headers of an answer with what the log holds behind a version."""
+    assert version.topic is not None, "a table that is fresh is made of a topic"
+    last = {partition: end - 1 for partition, end in sorted(version.ends.items()) if end}
+    return {
+        "fluvial-version": str(version.version),
+        _OFFSETS: str(At(topic=version.topic, offsets=last)),
+        "cache-control": "no-store",
+    }
 
 
 def _etag(view: View) -> str:

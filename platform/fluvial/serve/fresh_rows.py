@@ -21,16 +21,17 @@ class FreshRows:
     def __init__(self, statements: Statements | None) -> None:
         self._statements = statements
 
-    async def row(
+    async def rows(
         self,
         view: View,
-        key: Sequence[Any],
+        keys: Sequence[Sequence[Any]],
         columns: Sequence[str] | None,
         at_least: Sequence[str],
         gone: Callable[[], Coroutine[Any, Any, None]],
-    ) -> tuple[Row | None, Version]:
+    ) -> tuple[list[Row | None], Version]:
         """
-        The row with a key, None where there is none, and the version that it is of with the offsets in it.
+        The rows with these keys in their order, None where there is none, and the version that all of them are of with
+        the offsets in it.
 
         Raises :class:`~fluvial.serve.errors.ServeError`.
         """
@@ -40,13 +41,15 @@ class FreshRows:
             places = At.of(at_least, "fresh_at_least")
         except FluvialError as error:
             raise BadRequestError(str(error)) from error
-        statement = view.lookup(key, columns)
-        found: list[Row] = []
+        statement = view.lookup_all(keys, columns)
+        found: list[Row | None] = []
 
         def take(answer: Answer) -> None:
-            found.extend(dict(zip(dict(answer.columns), row, strict=True)) for row in answer.rows())
+            _, batches = answer.arrow()
+            found.extend(view.in_order(keys, batches, columns))
 
-        told = await self._statements.read(Asked(statement=statement, fresh=True, at_least=places), gone, take)
+        asked = Asked(statement=statement, fresh=True, at_least=places, is_own=True)
+        told = await self._statements.read(asked, gone, take)
         (version,) = told.versions
         demand_fresh(version)
-        return (found[0] if found else None), version
+        return found, version

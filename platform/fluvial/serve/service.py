@@ -3,7 +3,7 @@ What `fluvial serve` answers, apart from HTTP: which table, version, key and col
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class Asked:
     """
     Which version is meant, and which columns: None for all. `wait_version` is waited for, `wait` seconds at most.
 
-    With `fresh` the row is that of the newest version and of what the log holds behind it, once that has the offsets
+    With `fresh` rows are those of the newest version and of what the log holds behind it, once that has the offsets
     `fresh_at_least`.
     """
 
@@ -87,14 +87,17 @@ class Asked:
         """
         Read the fields of a body. Raises :class:`BadRequestError`.
         """
-        unknown = next((name for name in body if name not in (*_OF_BATCHES, "keys")), None)
+        unknown = next((name for name in body if name not in (*_PARAMETERS, "keys")), None)
         if unknown is not None:
-            raise BadRequestError(f"{unknown[:100]!r} is not known: there are keys, {', '.join(_OF_BATCHES)}")
-        columns, at = body.get("columns"), body.get("at", [])
+            raise BadRequestError(f"{unknown[:100]!r} is not known: there are keys, {', '.join(_PARAMETERS)}")
+        columns, fresh = body.get("columns"), body.get("fresh", False)
         if columns is not None and not _is_texts(columns):
             raise BadRequestError("columns is a list of names")
-        if not _is_texts(at):
-            raise BadRequestError('at is a list such as ["orders:0=1234"]')
+        for name in ("at", "fresh_at_least"):
+            if not _is_texts(body.get(name, [])):
+                raise BadRequestError(f'{name} is a list such as ["orders:0=1234"]')
+        if not isinstance(fresh, bool):
+            raise BadRequestError("fresh is true or false")
         for name in ("version", "wait_version", "wait"):
             value = body.get(name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
@@ -102,9 +105,11 @@ class Asked:
         asked = cls(
             columns=None if columns is None else tuple(columns),
             version=body.get("version"),
-            at=tuple(at),
+            at=tuple(body.get("at", [])),
             wait_version=body.get("wait_version"),
             wait=body.get("wait"),
+            fresh=fresh or "fresh_at_least" in body,
+            fresh_at_least=tuple(body.get("fresh_at_least", [])),
         )
         return asked.checked()
 
@@ -119,8 +124,7 @@ class Asked:
         return self
 
 
-_OF_BATCHES = ("columns", "version", "at", "wait_version", "wait")
-_PARAMETERS = (*_OF_BATCHES, "fresh", "fresh_at_least")
+_PARAMETERS = ("columns", "version", "at", "wait_version", "wait", "fresh", "fresh_at_least")
 
 
 def is_set(values: Sequence[str]) -> bool:
@@ -199,22 +203,36 @@ class Service:
 
         Raises :class:`~fluvial.serve.errors.ServeError`.
         """
-        if len(keys) > self.limits.keys:
-            raise TooLargeError(f"{len(keys)} keys are asked for at once; no more than {self.limits.keys} are answered")
+        wanted = self.keys_of(view, keys)
         view.columns(columns)
 
         def read() -> bytes:
-            parts, size = [], 0
-            for key in keys:
-                row = _read(lambda key=key: view.get(view.key.of_value(key), columns))
-                parts.append("null" if row is None else _json(row, view.types))
-                size += len(parts[-1])
-                if size > self.limits.answer_bytes:
-                    break
-            head = f'{{"table": {json.dumps(view.name)}, "version": {view.version}, "rows": ['
-            return self._bounded(f"{head}{', '.join(parts)}]}}")
+            rows = (_read(lambda key=key: view.get(key, columns)) for key in wanted)
+            return self.listed(view, rows, view.version)
 
         return read() if len(keys) <= _IN_LOOP_MAX else await self.follower.in_thread(read)
+
+    def keys_of(self, view: View, keys: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """
+        The keys that a batch names. Raises :class:`TooLargeError` for too many, and :class:`BadKeyError`.
+        """
+        if len(keys) > self.limits.keys:
+            raise TooLargeError(f"{len(keys)} keys are asked for at once; no more than {self.limits.keys} are answered")
+        return [view.key.of_value(key) for key in keys]
+
+    def listed(self, view: View, rows: Iterable[Row | None], version: int) -> bytes:
+        """
+        Rows of a table at a version as JSON, null for None. Raises :class:`TooLargeError`.
+        """
+        parts, size = [], 0
+        for row in rows:
+            parts.append("null" if row is None else _json(row, view.types))
+            size += len(parts[-1])
+            if size > self.limits.answer_bytes:
+                break
+        return self._bounded(
+            f'{{"table": {json.dumps(view.name)}, "version": {version}, "rows": [{", ".join(parts)}]}}'
+        )
 
     def described(self, view: View) -> bytes:
         """

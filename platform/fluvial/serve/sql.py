@@ -39,7 +39,7 @@ class OpensFresh(Protocol):
     """
 
     def __call__(
-        self, settings: Settings, at_least: Sequence[At], *, patience_s: float, records_max: int
+        self, settings: Settings, at_least: Sequence[At], *, patience_s: float, records_max: int, marts: bool
     ) -> AbstractContextManager[Fresh]: ...
 
 
@@ -66,7 +66,8 @@ class Asked:
     A statement, how its answer is written, and the offsets as of which tables are read; a table is `width` wide.
 
     With `fresh` they are read with what the log holds behind them, once that has the offsets `at_least`. With
-    `columns_only` the answer has its columns and no rows.
+    `columns_only` the answer has its columns and no rows. One that `is_own`, made by this server of names that it has
+    found and values that it has typed, is not judged as those of strangers are.
     """
 
     statement: str
@@ -76,6 +77,7 @@ class Asked:
     fresh: bool = False
     at_least: Sequence[At] = ()
     columns_only: bool = False
+    is_own: bool = False
 
     @property
     def rows_max(self) -> int | None:
@@ -197,7 +199,7 @@ class Statements:
     def _answer(self, door: Door, asked: Asked, take: Callable[[Answer], None]) -> Told:
         try:
             door.places = asked.places
-            query = judged(asked.statement, door.tables())
+            query = asked.statement if asked.is_own else judged(asked.statement, door.tables())
             if self.needs_walls and not door.is_walled_in():
                 raise RefusedStatementError(
                     "statements are answered on 127.0.0.1 alone: this machine has neither namespaces nor landlock"
@@ -221,8 +223,13 @@ class Statements:
         if self._fresh is None:
             raise RefusedStatementError("this server does not read what the log holds behind its tables")
         limits = self.limits
+        # A pipeline's function may take any time, and what it makes of DataFrames takes PySpark and a port.
         with self._fresh(
-            self.settings, asked.at_least, patience_s=limits.fresh_seconds, records_max=limits.fresh_records
+            self.settings,
+            asked.at_least,
+            patience_s=limits.fresh_seconds,
+            records_max=limits.fresh_records,
+            marts=False,
         ) as fresh:
             yield fresh
 

@@ -15,7 +15,7 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.recent import Recent
 from fluvial.delta.rows import marked_rows
 from fluvial.delta.snapshot import Replay, Snapshot
-from fluvial.query.lookup import lookup
+from fluvial.query.lookup import lookup, lookup_all
 from fluvial.query.references import INTERNAL_COLUMNS
 from fluvial.query.rows import rows_of
 from fluvial.query.versions import Version
@@ -137,6 +137,27 @@ class View:
         Raises :class:`NoColumnError`.
         """
         return lookup(self.name, self.columns(columns), self.key.parts(key))
+
+    def lookup_all(self, keys: Sequence[Sequence[Any]], columns: Sequence[str] | None = None) -> str:
+        """
+        As :meth:`lookup`, of several keys at once; :meth:`in_order` tells the rows of its answer apart.
+        """
+        names = dict.fromkeys((*self.key.columns, *self.columns(columns)))
+        return lookup_all(self.name, [*names], [self.key.parts(key) for key in keys])
+
+    def in_order(
+        self, keys: Sequence[Sequence[Any]], answer: "Iterable[pa.RecordBatch]", columns: Sequence[str] | None = None
+    ) -> list[Row | None]:
+        """
+        The rows of keys in their order, from the answer to :meth:`lookup_all`.
+        """
+        names = [*self.columns(columns)]
+        found: dict[str | None, Row] = {}
+        for batch in answer:
+            rows = rows_of([batch.select(names)])
+            for text, row in zip(self.key.texts(batch), rows, strict=True):
+                found.setdefault(text, dict(zip(names, row, strict=True)))
+        return [found.get(self.key.text(key)) for key in keys]
 
     def _find(self, key: Sequence[Any]) -> tuple[_File, int] | None:
         text = self.key.text(key)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fluvial.local.errors import SilentNodeError
     from fluvial.local.start import Running
     from fluvial.local.status import NodeStatus
+    from fluvial.query.served import Server
 
 Brokers = Annotated[
     int | None,
@@ -65,6 +66,17 @@ Serve = Annotated[
     typer.Option("--serve", help="Also start `fluvial serve` for the warehouse: rows by key and queries over HTTP."),
 ]
 ServePort = Annotated[int, typer.Option("--serve-port", min=1, max=65535, help="With --serve: its port.")]
+FlightPort = Annotated[
+    int | None,
+    typer.Option(
+        "--flight-port",
+        metavar="PORT",
+        min=1,
+        max=65535,
+        help="With --serve: take queries by Arrow Flight SQL at this port, too (default: not at all).",
+        show_default=False,
+    ),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when every node answers; the nodes go on.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait for a node.")]
 
@@ -94,6 +106,7 @@ def up(
     secure: Secure = False,
     serve: Serve = False,
     serve_port: ServePort = SERVER_PORT_DEFAULT,
+    flight_port: FlightPort = None,
     detach: Detach = False,
     timeout: Timeout = 120.0,
 ) -> None:
@@ -109,6 +122,7 @@ def up(
     from fluvial.local.stop import stop_server
     from fluvial.local.voters import complete_voters
 
+    _check_flight(flight_port, serve=serve)
     settings = settings_of(data_dir, metrics_port=metrics_port)
     folder = settings.data_dir
     layout = Layout(
@@ -130,7 +144,7 @@ def up(
                     terminal.say(f"node {voter} votes for the controller from now on")
             _show_running(running, folder)
             if serve and (detach or not started):
-                _serve(settings, serve_port, timeout)
+                _serve(settings, serve_port, flight_port, timeout)
             if silent is not None and detach:
                 raise silent
             if silent is not None:
@@ -141,7 +155,7 @@ def up(
             is_ours = serve and server_of(folder) is None
             try:
                 if serve:
-                    _serve(settings, serve_port, timeout)
+                    _serve(settings, serve_port, flight_port, timeout)
                 for child in wait_for_end(running.started):
                     terminal.say(f"node {child.node.id} has ended ({child.process.returncode}); its log is {child.log}")
             finally:
@@ -152,6 +166,11 @@ def up(
             raise typer.Exit(1)
     except StopAsked:
         terminal.say("stopped")
+
+
+def _check_flight(port: int | None, *, serve: bool) -> None:
+    if port is not None and not serve:
+        raise typer.BadParameter("--flight-port is a port of --serve: add it")
 
 
 def down(node: Node = None, data_dir: DataDir = None, timeout: Timeout = 30.0) -> None:
@@ -186,11 +205,14 @@ def status(data_dir: DataDir = None, answer_format: AnswerFormat = Form.TABLE) -
     settings = settings_of(data_dir)
     found = status_of(settings.data_dir)
     pid, address = server_of(settings.data_dir), found_server(settings)
-    url = None if pid is None or address is None else f"{address.url}/tables"
+    if pid is None:
+        address = None
     contracts = _contracts(settings) if any(each.pid is not None for each in found.nodes) else {}
     if answer_format is Form.JSON:
         shown = {"profile": settings.profile, **found.as_json(), "contracts": contracts}
-        shown["server"] = None if pid is None else {"pid": pid, "url": url}
+        url = None if address is None else f"{address.url}/tables"
+        flight = None if address is None else address.flight_url
+        shown["server"] = None if pid is None else {"pid": pid, "url": url, "flight": flight}
         terminal.answer(json.dumps(shown, indent=2))
         return
     if settings.profile is not None:
@@ -204,22 +226,35 @@ def status(data_dir: DataDir = None, answer_format: AnswerFormat = Form.TABLE) -
         for line in _details(each):
             terminal.answer(f"          {line}")
     if pid is not None:
-        terminal.answer(f"server    up, process {pid}  {url or 'of another warehouse'}")
+        terminal.answer(
+            f"server    up, process {pid}  {'of another warehouse' if address is None else _places(address)}"
+        )
     differing = [f"{subject} ({state})" for subject, state in contracts.items() if state != "unchanged"]
     if differing:
         terminal.answer(f"contracts {', '.join(differing)}; `fluvial schema check` says more")
 
 
-def _serve(settings: "Settings", port: int, timeout_seconds: float) -> None:
+def _serve(settings: "Settings", port: int, flight_port: int | None, timeout_seconds: float) -> None:
     from fluvial.local.server import start_server
     from fluvial.query.served import found, process_of
 
     server = start_server(
-        settings.data_dir, port, is_ready=lambda pid: process_of(settings) == pid, timeout_seconds=timeout_seconds
+        settings.data_dir,
+        port,
+        flight_port=flight_port,
+        is_ready=lambda pid: process_of(settings) == pid,
+        timeout_seconds=timeout_seconds,
     )
     address = found(settings)
-    where = f"of another warehouse than {settings.warehouse}" if address is None else f"{address.url}/tables"
+    where = f"of another warehouse than {settings.warehouse}" if address is None else _places(address)
     terminal.say(f"server {'started' if server.is_new else 'was up'}: {where}")
+    if flight_port is not None and address is not None and address.flight_url is None:
+        terminal.say("it was started without --flight-port: `fluvial down`, then `fluvial up` with it, opens that")
+
+
+def _places(server: "Server") -> str:
+    """Where a server is asked."""
+    return f"{server.url}/tables" + (f", Flight SQL at {server.flight_url}" if server.flight_url else "")
 
 
 def _contracts(settings: "Settings") -> dict[str, str]:

@@ -221,16 +221,19 @@ async def _serve(
     exposure = listening.exposure
     is_local = is_loopback(exposure.host)
     stack = ExitStack()
+    flight_urls: list[str] = []
 
     def started(bound: int) -> None:
         if exposure.is_open:
             terminal.say(f"warning: open to the network: whoever reaches {exposure.host} can read every table")
         if is_local and exposure.certificate is None:
-            stack.enter_context(noted(settings, exposure.host, bound))
+            flight_url = next(iter(flight_urls), None)
+            stack.enter_context(noted(settings, exposure.host, bound, flight_url=flight_url))
         terminal.say(f"tables of {warehouse.root} are served at {exposure.url(bound)}/tables; Ctrl-C stops it")
 
     def flight_started(bound: int) -> None:
-        terminal.say(f"queries are taken at {exposure.flight_url(bound)}, by Arrow Flight SQL")
+        flight_urls.append(exposure.flight_url(bound))
+        terminal.say(f"queries are taken at {flight_urls[0]}, by Arrow Flight SQL")
 
     def ready() -> None:
         if tables:

@@ -2,6 +2,7 @@
 What a pipeline is made from: the newest versions of its inputs and its code, and the frames that the transform gets.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.errors import TableError
@@ -24,6 +25,13 @@ def wanted_stamp(declaration: Pipeline, warehouse: Warehouse, spark: "SparkSessi
     inputs = {table: _newest(declaration, table, warehouse, spark) for table in declaration.inputs}
     if declaration.co_partitioned:
         check_counts(declaration, _partitions(declaration, warehouse, spark))
+    return stamp_at(declaration, inputs)
+
+
+def stamp_at(declaration: Pipeline, inputs: Mapping[str, Commit]) -> MartStamp:
+    """
+    What a commit would say of itself that is made of the inputs as these commits left them.
+    """
     return MartStamp(
         pipeline=declaration.name,
         code=code_version(declaration),

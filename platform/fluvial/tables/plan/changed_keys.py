@@ -333,8 +333,15 @@ def _counted(rows: "DataFrame") -> ChangedKeys:
     return ChangedKeys(frame=keys, keys=count, rows=changed)
 
 
+def key_columns(path: Sequence[str]) -> list[str]:
+    """
+    The columns of :class:`ChangedKeys` for each part of a key.
+    """
+    return [f"{_KEY}{index}" for index in range(len(path))]
+
+
 def keys_of(rows: "DataFrame", path: Sequence[str]) -> "DataFrame":
     """
     The key of each row, to which the expressions `path` lead, in the columns that :class:`ChangedKeys` has.
     """
-    return rows.selectExpr(*(f"{step} AS {_KEY}{index}" for index, step in enumerate(path)))
+    return rows.selectExpr(*(f"{step} AS {name}" for step, name in zip(path, key_columns(path), strict=True)))

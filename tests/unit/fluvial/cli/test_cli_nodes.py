@@ -13,9 +13,11 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from adbc_driver_flightsql import dbapi
 from fluvial_command import FLUVIAL, Cli, free_ports
 
 from fluvial.cli.cluster import nodes
@@ -373,6 +375,12 @@ def served(port: int) -> bool:
         return False
 
 
+def asked_by_flight(port: int) -> list[tuple[Any, ...]]:
+    with dbapi.connect(f"grpc://127.0.0.1:{port}", autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("select 1")
+        return list(cursor.fetchall())
+
+
 def test_a_server_comes_and_goes_with_the_nodes(cli: Cli) -> None:
     port = free_ports(1)
     cli.up("--serve", "--serve-port", str(port))
@@ -385,11 +393,24 @@ def test_a_server_comes_and_goes_with_the_nodes(cli: Cli) -> None:
     assert cli.status()["server"] == server
     kill(server["pid"])
     assert cli.status()["server"] is None
-    cli.ok("up", "--detach", "--serve", "--serve-port", str(port))
-    assert cli.status()["server"]["pid"] != server["pid"]
+    flight_port = free_ports(1)
+    with_flight = ("--serve", "--serve-port", str(port), "--flight-port", str(flight_port))
+    assert f"Flight SQL at grpc://127.0.0.1:{flight_port}" in cli.run("up", "--detach", *with_flight).stderr
+    again = cli.status()["server"]
+    assert again["pid"] != server["pid"]
+    assert (server["flight"], again["flight"]) == (None, f"grpc://127.0.0.1:{flight_port}")
+    assert f"{again['url']}, Flight SQL at {again['flight']}" in cli.ok("status")
+    assert asked_by_flight(flight_port) == [(1,)]
     assert re.search(r"^server \(process \d+\): stopped$", cli.run("down").stderr, re.MULTILINE)
     assert cli.status()["server"] is None
     assert not served(port)
+    with pytest.raises(dbapi.Error):
+        asked_by_flight(flight_port)
+    # One that runs is left as it is, and what it lacks is said.
+    cli.ok("up", "--detach", "--serve", "--serve-port", str(port))
+    assert "it was started without --flight-port" in cli.run("up", "--detach", *with_flight).stderr
+    assert cli.status()["server"]["flight"] is None
+    assert "--flight-port is a port of --serve" in cli.run("up", "--detach", "--flight-port", "1").stderr
 
 
 def test_a_server_that_cannot_start_says_why_and_the_nodes_go_on(cli: Cli) -> None:

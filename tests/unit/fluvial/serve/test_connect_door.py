@@ -63,7 +63,7 @@ def history_in(folder: Path) -> KeyedHistory:
 def served(folder: Path, *more: str) -> Iterator[Served]:
     history = history_in(folder)
     warehouse = history.folder.parents[1]
-    with serving_beside(folder, warehouse, "--connect-port", "0", *more, scheme="sc") as (process, found):
+    with serving_beside(folder, warehouse, "--connect-port", "0", *more, schemes=["sc"]) as (process, found):
         yield Served(process, found["http"], found["sc"], history)
 
 

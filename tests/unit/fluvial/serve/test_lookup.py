@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,29 @@ def test_each_type_of_key_finds_its_row(db: Database, name: str, value: Any) -> 
     answer = db.sql(statement)
     assert answer.rows() == [{"note": repr(value)}], statement
     assert answer.told.engine == "sail"
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_all_keys_of_a_type_find_their_rows_at_once_in_their_order(db: Database, name: str) -> None:
+    values = KEYS[name][1]
+    view = db._warehouse().table(f"state.{name}").newest()
+    keys = [view.key.of_value(value) for value in (values[-1], *values)]
+    answer = db.sql(view.lookup_all(keys, ["note"])).arrow()
+    expected = [{"note": repr(value)} for value in (values[-1], *values)]
+    assert view.in_order(keys, answer.to_batches(), ["note"]) == expected
+    assert view.in_order(keys, answer.slice(0, 0).to_batches(), ["note"]) == [None] * len(keys)
+
+
+def test_a_thousand_keys_of_two_columns_are_one_statement(tmp_path: Path) -> None:
+    table = KeyedHistory(tmp_path / "marts" / "days", {"city": pa.string(), "n": pa.int64()}, ["city", "n"])
+    table.put([{"city": "Bern", "n": number} for number in range(0, 3000, 3)])
+    with fluvial.connect(tmp_path, keys={"marts.days": ["city", "n"]}) as db:
+        view = db._warehouse().table("marts.days").newest()
+        keys = [view.key.of_value(["Bern", number]) for number in range(1000)]
+        found = view.in_order(keys, db.sql(view.lookup_all(keys)).arrow().to_batches())
+        assert [row["n"] for row in found if row] == list(range(0, 1000, 3))
+        assert found[1] is None
+        assert db.sql(view.lookup_all([])).rows() == []
 
 
 def test_columns_are_quoted() -> None:

@@ -1,6 +1,7 @@
 """`fluvial serve` as a process: how it starts and ends, whom it lets in, and what it holds under many clients."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -8,17 +9,26 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psutil
 import pytest
 from certificates import Authority
 from keyed_history import KeyedHistory, customers
 from secured_broker import PASSWORDS, secured_broker
 
-CLIENTS = 300
+from fluvial.serve.sql import SqlLimits
+
+CLIENTS = 500
+MEMORY_MAX = 350 << 20
+HEAVY = (
+    "select count(*) from (select explode(sequence(1, 1000000)) a) cross join (select explode(sequence(1, 1000000)) b)"
+)
 
 
 @pytest.fixture
@@ -84,27 +94,94 @@ def test_killed_it_starts_again_from_what_it_kept(history: KeyedHistory) -> None
     assert {path.name: path.stat().st_mtime_ns for path in kept.iterdir()} == before
 
 
-def test_hundreds_of_clients_are_answered_each_with_its_row(history: KeyedHistory) -> None:
-    async def client(port: int, at: int) -> list[bytes]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        found = []
-        for number in range(3):
-            path = f"/tables/state.customers/k{(at + number) % 100}?columns=orders"
-            writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = re.search(rb"content-length: (\d+)", head)
-            assert size is not None, head
-            found.append(await reader.readexactly(int(size[1])))
-        writer.close()
-        return found
+@dataclass(frozen=True)
+class Answered:
+    """What a client was sent."""
 
-    async def all_of_them(port: int) -> list[list[bytes]]:
-        return await asyncio.gather(*(client(port, at) for at in range(CLIENTS)))
+    status: int
+    head: str
+    body: Any
+
+
+async def asking(port: int, *requests: tuple[str, str, str]) -> list[Answered]:
+    """Send requests, each a method, a path and a body, over one connection, one after the other."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        return [await asked(reader, writer, *each) for each in requests]
+    finally:
+        writer.close()
+
+
+async def asked(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: str
+) -> Answered:
+    lines = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+    writer.write(lines.encode())
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    size = re.search(r"content-length: (\d+)", head)
+    assert size is not None, head
+    return Answered(int(head.split()[1]), head, json.loads(await reader.readexactly(int(size[1]))))
+
+
+def looked_up(at: int) -> list[tuple[str, str, str]]:
+    return [("GET", f"/tables/state.customers/k{(at + number) % 100}?columns=orders", "") for number in range(3)]
+
+
+def found_by(at: int) -> list[dict[str, int]]:
+    return [{"orders": (at + number) % 100} for number in range(3)]
+
+
+def test_hundreds_of_clients_are_answered_each_with_its_row(history: KeyedHistory) -> None:
+    async def all_of_them(port: int) -> list[list[Answered]]:
+        return await asyncio.gather(*(asking(port, *looked_up(at)) for at in range(CLIENTS)))
 
     with started(history) as (url, _):
         answers = asyncio.run(all_of_them(int(url.rpartition(":")[2])))
     for at, found in enumerate(answers):
-        assert found == [f'{{"orders": {(at + number) % 100}}}'.encode() for number in range(3)]
+        assert [each.body for each in found] == found_by(at)
+
+
+def test_hundreds_of_clients_with_statements_are_answered_or_told_to_come_again(history: KeyedHistory) -> None:
+    """And who looks rows up is answered beside them and a statement that would take for ever."""
+    pytest.importorskip("pysail", reason="Sail is an extra: fluvial[sql]")
+    statement = ("POST", "/sql", "select orders from state.customers where customer = 'k7'")
+
+    async def storm(port: int) -> tuple[list[list[Answered]], list[list[Answered]]]:
+        heavy = asyncio.create_task(asking(port, ("POST", "/sql", HEAVY)))
+        await asyncio.sleep(0.5)  # so that it is before all others
+        half = CLIENTS // 2
+        by_sql = (asking(port, statement) for _ in range(half))
+        by_key = (asking(port, *looked_up(at)) for at in range(half))
+        try:
+            said = await asyncio.gather(*by_sql, *by_key)
+            assert not heavy.done(), "it takes for ever, and rows are looked up beside it"
+        finally:
+            heavy.cancel()
+            with suppress(asyncio.CancelledError):
+                await heavy
+        return said[:half], said[half:]
+
+    with started(history) as (url, process):
+        by_sql, by_key = asyncio.run(storm(int(url.rpartition(":")[2])))
+        for at, found in enumerate(by_key):
+            assert [(each.status, each.body) for each in found] == [(200, row) for row in found_by(at)]
+        said = [answer for answers in by_sql for answer in answers]
+        assert {each.status for each in said} == {200, 503}
+        for each in said:
+            if each.status == 200:
+                assert each.body == [{"orders": 7}]
+            else:
+                assert each.body["error_code"] == 50301
+                assert "retry-after: 1" in each.head
+        # Those that could wait were answered.
+        assert sum(each.status == 200 for each in said) >= SqlLimits().waiting
+        # Whom it told to come again it answers then, and it has not grown with the number of its clients.
+        assert httpx.post(f"{url}/sql", content=statement[2], timeout=60).json() == [{"orders": 7}]
+        server = psutil.Process(process.pid)
+        assert server.memory_info().rss < MEMORY_MAX
+        engines = [each.memory_info().rss for each in server.children()]
+        assert 1 <= len(engines) <= SqlLimits().running
+        assert max(engines) < SqlLimits().memory_bytes
 
 
 def test_others_than_this_machine_are_asked_who_they_are(history: KeyedHistory, tmp_path: Path) -> None:

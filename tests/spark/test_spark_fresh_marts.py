@@ -1,0 +1,205 @@
+"""Marts with what the log holds behind their inputs, beside those that runs make of the same records."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from log_topic import Schemas, Topic
+from plain_fold import SCHEMA, random_events
+
+from fluvial.config import Settings
+from fluvial.fresh.freshness import Freshness
+from fluvial.query.engine import Answer, Door, Engine
+from fluvial.spark.session import register_tables, run_sql
+from fluvial.tables import Declaration
+from fluvial.tables.declare.project import load_project
+from fluvial.tables.drive.runner import materialize
+
+pytest.importorskip("pysail", reason="Sail is an extra: fluvial[sql]")
+
+pytestmark = pytest.mark.spark
+
+HERE = Path(__file__).parent
+
+
+class Client:
+    """A process without Spark, which is asked."""
+
+    def __init__(self, settings: Settings, topic: Topic) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "fresh_client.py"],
+            cwd=HERE,
+            env=environment(settings, topic),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def rows(self, statement: str, *, fresh: bool = True) -> tuple[list[str], str]:
+        """The rows as texts in their order, and what is said below them."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([statement, fresh]) + "\n")
+        self.process.stdin.flush()
+        rows, engine, told = json.loads(self.process.stdout.readline())
+        assert engine == "sail", (statement, told)
+        return rows, told
+
+
+def environment(settings: Settings, topic: Topic) -> dict[str, str]:
+    """What a command of the project is started with."""
+    return {
+        **os.environ,
+        "FLUVIAL_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
+        "FLUVIAL_REGISTRY_URL": settings.registry_url or "",
+        "FLUVIAL_DATA_DIR": str(Path(settings.warehouse).parent),
+        "FLUVIAL_WAREHOUSE": settings.warehouse,
+        "FLUVIAL_PROJECT": "fresh_marts",
+        "FRESH_MARTS_TOPIC": topic.name,
+    }
+
+
+@contextmanager
+def opened(settings: Settings, topic: Topic) -> Iterator[Client]:
+    client = Client(settings, topic)
+    with client.process as process:
+        yield client
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+@pytest.fixture
+def topic(make_topic: Any) -> Topic:
+    made: Topic = make_topic(SCHEMA, partitions=3)
+    return made
+
+
+@pytest.fixture
+def tables(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> dict[str, Declaration]:
+    """The project's declarations by table, what is read before what reads it."""
+    monkeypatch.setenv("FRESH_MARTS_TOPIC", topic.name)
+    monkeypatch.chdir(HERE)
+    sys.modules.pop("fresh_marts", None)
+    return load_project("fresh_marts")
+
+
+def test_fresh_marts_are_those_of_a_run_up_to_the_same_offsets(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration]
+) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    marts = [name for name in tables if name.startswith("marts.")]
+    with opened(settings, topic) as client:
+        events = random_events(seed, 240, partitions=3)
+        dice = random.Random(seed)
+        cuts = [0, *sorted(dice.sample(range(1, 240), 2)), 240]
+        for number, (start, end) in enumerate(pairwise(cuts)):
+            topic.send(events[start:end])
+            fresh = {} if number == 0 else {name: client.rows(f"select * from {name}") for name in marts}
+            for declaration in tables.values():
+                # Once the marts are behind their inputs as well.
+                if number != 2 or not declaration.table.startswith("marts."):
+                    materialize(declaration, settings, spark, schemas=schemas)
+            if number == 2:
+                fresh = {name: client.rows(f"select * from {name}") for name in marts}
+                for name in marts:
+                    materialize(tables[name], settings, spark, schemas=schemas)
+            for name, (rows, told) in fresh.items():
+                assert rows == client.rows(f"select * from {name}", fresh=False)[0], (name, seed, told)
+                assert "not fresh" not in told
+                assert "what is newer in" in told
+
+
+def test_spark_makes_the_same_of_what_is_behind_the_inputs(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration]
+) -> None:
+    marts = [name for name in tables if name.startswith("marts.")]
+    events = random_events(11, 160, partitions=3)
+    topic.send(events[:100])
+    for declaration in tables.values():
+        materialize(declaration, settings, spark, schemas=schemas)
+    topic.send(events[100:])
+    register_tables(spark, settings)
+    heard: list[str] = []
+    found: dict[str, list[str]] = {}
+    freshness = Freshness(settings=settings, declarations=tables, schemas=schemas)
+    with (
+        opened(settings, topic) as client,
+        closing(
+            Door(
+                settings=settings,
+                ask_spark=lambda statement: run_sql(spark, settings, statement),
+                say=heard.append,
+                engine=Engine.AUTO,
+                fresh=freshness,
+            )
+        ) as door,
+    ):
+        for name in marts:
+            fresh = client.rows(f"select * from {name}")[0]
+            found.clear()
+
+            def take(answer: Answer, name: str = name) -> None:
+                names = [column for column, _ in answer.columns]
+                rows = (dict(zip(names, map(_plain, row), strict=True)) for row in answer.rows())
+                found[name] = sorted(map(repr, rows))
+
+            # In a process with a Spark of its own that is asked.
+            told = door.answer(f"select * from {name}", take, again=found.clear)
+            assert told.engine is Engine.SPARK, name
+            assert found[name] == fresh, name
+    assert set(heard) == {"Spark runs in this process: asking Spark"}
+
+
+def test_a_server_says_that_marts_are_not_fresh_and_the_command_makes_them_so(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], tmp_path: Path
+) -> None:
+    events = random_events(5, 40, partitions=3)
+    topic.send(events[:20])
+    for name in ("history.readings", "marts.kinds"):
+        materialize(tables[name], settings, spark, schemas=schemas)
+    topic.send(events[20:])
+    how: dict[str, Any] = {"cwd": HERE, "text": True}
+    how["env"] = {**environment(settings, topic), "FLUVIAL_DATA_DIR": str(tmp_path)}
+    fluvial = [sys.executable, "-m", "fluvial"]
+    question = "select sum(events) as n from marts.kinds"
+
+    def sql(*words: str) -> "subprocess.CompletedProcess[str]":
+        asked = [*fluvial, "sql", "--format", "csv", question, *words]
+        return subprocess.run(asked, check=True, capture_output=True, timeout=120, **how)
+
+    with subprocess.Popen([*fluvial, "serve", "--port", "0"], stderr=subprocess.PIPE, **how) as server:
+        try:
+            assert server.stderr is not None
+            line = server.stderr.readline()
+            assert "are served at" in line
+            url = line.split(" at ")[1].removesuffix("/tables; Ctrl-C stops it\n")
+            answer = httpx.post(f"{url}/sql", json={"sql": question, "fresh": True}, timeout=60)
+            assert "a function that a server does not call" in answer.headers["fluvial-told"]
+            stored, fresh = sql(), sql("--fresh")
+            assert "by the server at" in stored.stderr
+            assert stored.stdout.splitlines() == ["n", str(answer.json()[0]["n"])]
+            assert "what is newer in history.readings" in fresh.stderr
+            assert "by the server at" not in fresh.stderr
+        finally:
+            server.kill()
+    materialize(tables["history.readings"], settings, spark, schemas=schemas)
+    materialize(tables["marts.kinds"], settings, spark, schemas=schemas)
+    assert sql().stdout == fresh.stdout != stored.stdout
+
+
+def _plain(value: Any) -> Any:
+    """A value as Arrow gives it."""
+    if hasattr(value, "__fields__"):
+        return {name: _plain(each) for name, each in zip(value.__fields__, value, strict=True)}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
