@@ -19,6 +19,7 @@ from fluvial.delta.failures import explain_failures, explained
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
+from fluvial.spark import kept
 from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
 from fluvial.spark.jars import Say, prepare_jars, require_jars
@@ -74,13 +75,17 @@ class UnknownTableError(SparkError):
         super().__init__(f"no table {name}; {there}")
 
 
-def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say | None = None) -> "SparkSession":
+def build_session(
+    settings: "Settings", app_name: str = "fluvial", *, say: Say | None = None, borrow: bool = False
+) -> "SparkSession":
     """
     A session with Delta, the Kafka source and Avro, and every table of the warehouse known by name.
 
     A master `sc://host:port` is a Spark Connect server, which has those already; no Java is needed here then. Where
-    this process already has a session, that one is returned with the names brought up to date. `say` hears what takes
-    long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with one clear line.
+    this process already has a session, that one is returned with the names brought up to date. With `borrow` one that
+    `fluvial serve` keeps is used instead of a new one, if no other process has it; it is for a command that ends soon.
+    `say` hears what takes long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with one clear
+    line.
     """
     if is_remote(settings.spark_master):
         spark = connect(settings.spark_master, session_conf(settings, []))
@@ -93,9 +98,11 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
 
     builder = SparkSession.builder.appName(app_name)
     try:
-        for key, value in _with_jvm(settings, say).items():
-            builder = builder.config(key, value)
-        spark = builder.getOrCreate()
+        spark = _borrowed(settings, say) if borrow else None
+        if spark is None:
+            for key, value in _with_jvm(settings, say).items():
+                builder = builder.config(key, value)
+            spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         explanation = explained(error, "the session")
         why = explanation.cause if isinstance(explanation, SparkFailedError) else _first_line(error)
@@ -109,23 +116,44 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
 
 def start_ahead(settings: "Settings") -> None:
     """
-    Begin to start the JVM of the session to come, beside what else its process prepares.
+    Begin to borrow the session to come, or to start its JVM, beside what else its process prepares.
 
     :func:`build_session` waits for it; where it does not start, that tries again and says why.
     """
 
     def start() -> None:
         with suppress(Exception):
-            _with_jvm(settings, None)
+            if _borrowed(settings, None) is None:
+                _with_jvm(settings, None)
 
     if not is_remote(settings.spark_master):
         Thread(target=start, name="jvm-start", daemon=True).start()
 
 
+def _borrowed(settings: "Settings", say: Say | None) -> "SparkSession | None":
+    """A session in the JVM that `fluvial serve` keeps: this process's, or a new one where it has no JVM yet."""
+    with _starting:
+        if has_jvm():
+            return _lent()
+        lease = kept.borrow(settings, driver_conf(settings, say)) if _is_local(settings) else None
+        if lease is None:
+            return None
+        from fluvial.spark.lent import attach
+
+        return attach(lease)
+
+
+def _lent() -> "SparkSession | None":
+    from fluvial.spark.lent import LentSession
+
+    session = LentSession._instantiatedSession
+    return session if isinstance(session, LentSession) else None
+
+
 def _with_jvm(settings: "Settings", say: Say | None) -> dict[str, str]:
     """Start the JVM where there is none yet, and return what the session is configured with."""
     with _starting:
-        conf = _driver_conf(settings, say)
+        conf = driver_conf(settings, say)
         start_jvm(conf)
     return conf
 
@@ -134,7 +162,10 @@ def _is_local(settings: "Settings") -> bool:
     return settings.spark_master.startswith("local")
 
 
-def _driver_conf(settings: "Settings", say: Say | None) -> dict[str, str]:
+def driver_conf(settings: "Settings", say: Say | None = None) -> dict[str, str]:
+    """
+    Every setting of a session whose driver is of this machine; what it is started by is in the environment then.
+    """
     java = require_java()
     is_local = _is_local(settings)
     # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first. A JVM

@@ -300,7 +300,7 @@ def _run_each(
     declared = load_project(settings.project)
     done: dict[str, RunResult] = {}
     with _reported(settings, done):
-        spark = build_session(settings, say=terminal.say)
+        spark = build_session(settings, say=terminal.say, borrow=True)
         try:
             for name in declared if selection is None else selection:
                 done[name] = run(declared[name], spark)

@@ -1,0 +1,64 @@
+"""
+A session in the JVM of `fluvial serve --keep-spark`: with the SQL settings and temporary views of nobody else.
+"""
+
+import os
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.context import SQLContext
+
+from fluvial.spark.kept import Lease
+
+_GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
+
+
+class LentSession(SparkSession):
+    """
+    A session whose `stop` gives its JVM back, and leaves it running.
+    """
+
+    def __init__(self, context: SparkContext, session: JavaObject, lease: Lease) -> None:
+        super().__init__(context, session)
+        self._lease = lease
+
+    def stop(self) -> None:
+        """
+        Give the session back. This process has no session and no JVM then.
+        """
+        # Else the context would be stopped in the JVM, for everyone who comes later.
+        self._sc._jsc = None  # type: ignore[assignment]
+        self._sc.stop()
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        SQLContext._instantiatedContext = None
+        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+        if gateway is not None:
+            gateway.shutdown_callback_server()
+            gateway.close()
+        self._lease.close()
+
+
+def attach(lease: Lease) -> LentSession:
+    """
+    A new session in the JVM of this lease. Raises py4j's or PySpark's errors where it is not to be reached.
+    """
+    gateway = _gateway(lease)
+    SparkContext._ensure_initialized(gateway=gateway)
+    jvm: Any = gateway.jvm
+    kept = SparkSession._get_j_spark_session_class(jvm).getDefaultSession().get()
+    java_context = jvm.JavaSparkContext.fromSparkContext(kept.sparkContext())
+    context = SparkContext(conf=SparkConf(_jconf=java_context.getConf()), gateway=gateway, jsc=java_context)
+    return LentSession(context, kept.newSession(), lease)
+
+
+def _gateway(lease: Lease) -> Any:
+    """PySpark's own connection to a JVM that runs already; it learns of that by the environment alone."""
+    os.environ.update(zip(_GATEWAY, (str(lease.port), lease.secret), strict=True))
+    try:
+        return launch_gateway()
+    finally:
+        for name in _GATEWAY:
+            del os.environ[name]
