@@ -1,26 +1,30 @@
 """
 The Spark session that `fluvial serve --keep-spark` keeps running, as a command finds it and asks for it.
 
-It is lent to one process at a time, for as long as the connection by which it was asked for is open. The note of where
-to ask lies beside the local platform's state, and only its user reads it: whoever reaches a JVM's gateway runs code.
+It is lent to one process at a time, for as long as the connection by which it was asked for is open. A note beside the
+local platform's state says where its sockets are: in a folder of its user's, as whoever reaches them runs code.
 """
 
 import hashlib
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fluvial.config import Settings
 
-HOST = "127.0.0.1"
+LEASES = "leases"
+"""The socket where the session is asked for."""
+COMMANDS = "commands"
+"""The socket where a command is run by a process that has imported what it needs."""
+REQUEST_BYTES_MAX = 1 << 20
+
 _NOTE = "spark.json"
 _ANSWERS_WITHIN_S = 2.0
-_LINE_MAX = 1 << 12
 # Of the environment, what a JVM or its Python workers take from there.
 _OF_JVM = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "JAVA_", "LD_LIBRARY_PATH", "LANG", "LC_", "PYTHONPATH")
 
@@ -55,50 +59,43 @@ def borrow(settings: Settings, conf: Mapping[str, str]) -> Lease | None:
     """
     The kept session of these settings; None where none is kept, it has other settings, or another command has it.
     """
-    connection = socket.socket()
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        connection.settimeout(_ANSWERS_WITHIN_S)
-        note = json.loads(_note(settings).read_text(encoding="utf-8"))
-        connection.connect((HOST, note["port"]))
-        send(connection, {"token": note["token"], "fingerprint": fingerprint(conf)})
-        answer = receive(connection)
-        if "secret" in answer:
-            connection.settimeout(None)
-            return Lease(int(answer["port"]), str(answer["secret"]), connection)
-    connection.close()
+    link = connected(settings, LEASES)
+    if link is None:
+        return None
+    with suppress(OSError, ValueError, KeyError):
+        link.settimeout(_ANSWERS_WITHIN_S)
+        link.send(fingerprint(conf).encode())
+        answer = json.loads(link.recv(REQUEST_BYTES_MAX))
+        link.settimeout(None)
+        return Lease(int(answer["port"]), str(answer["secret"]), link)
+    link.close()
     return None
 
 
-def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+def connected(settings: Settings, name: str) -> socket.socket | None:
     """
-    Write a message of the two sides: a line of JSON.
+    A connection to a socket of what `fluvial serve --keep-spark` runs for these settings; None where it does not.
     """
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def receive(connection: socket.socket) -> dict[str, Any]:
-    """
-    Read a message of the two sides. Raises OSError, or ValueError for what is none.
-    """
-    line = b""
-    while not line.endswith(b"\n"):
-        chunk = connection.recv(_LINE_MAX)
-        line += chunk
-        if not chunk or len(line) > _LINE_MAX:
-            raise ValueError("no message")
-    return dict(json.loads(line))
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        note = json.loads(_note(settings).read_text(encoding="utf-8"))
+        if note["python"] == [sys.executable, *sys.version_info[:3]]:
+            link.connect(str(Path(note["folder"]) / name))
+            return link
+    link.close()
+    return None
 
 
 @contextmanager
-def noted(settings: Settings, port: int, token: str) -> Iterator[None]:
+def noted(settings: Settings, folder: Path) -> Iterator[None]:
     """
-    Leave a note of where the session is asked for, as long as this process keeps it.
+    Leave a note of the folder of the sockets, as long as this process keeps the session.
     """
     path = _note(settings)
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_name(f"{_NOTE}.{os.getpid()}")
-    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as note:
-        json.dump({"pid": os.getpid(), "port": port, "token": token}, note)
+    note = {"pid": os.getpid(), "folder": str(folder), "python": [sys.executable, *sys.version_info[:3]]}
+    written.write_text(json.dumps(note), encoding="utf-8")
     written.replace(path)
     try:
         yield

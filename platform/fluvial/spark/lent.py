@@ -3,9 +3,8 @@ A session in the JVM of `fluvial serve --keep-spark`: with the SQL settings and 
 """
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
-from py4j.java_gateway import JavaObject
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -21,9 +20,8 @@ class LentSession(SparkSession):
     A session whose `stop` gives its JVM back, and leaves it running.
     """
 
-    def __init__(self, context: SparkContext, session: JavaObject, lease: Lease) -> None:
-        super().__init__(context, session)
-        self._lease = lease
+    # Of the process: PySpark makes further sessions of a session's class by itself.
+    _lease: ClassVar[Lease | None] = None
 
     def stop(self) -> None:
         """
@@ -38,7 +36,9 @@ class LentSession(SparkSession):
         if gateway is not None:
             gateway.shutdown_callback_server()
             gateway.close()
-        self._lease.close()
+        lease, LentSession._lease = LentSession._lease, None
+        if lease is not None:
+            lease.close()
 
 
 def attach(lease: Lease) -> LentSession:
@@ -51,7 +51,8 @@ def attach(lease: Lease) -> LentSession:
     kept = SparkSession._get_j_spark_session_class(jvm).getDefaultSession().get()
     java_context = jvm.JavaSparkContext.fromSparkContext(kept.sparkContext())
     context = SparkContext(conf=SparkConf(_jconf=java_context.getConf()), gateway=gateway, jsc=java_context)
-    return LentSession(context, kept.newSession(), lease)
+    LentSession._lease = lease
+    return LentSession(context, kept.newSession())
 
 
 def _gateway(lease: Lease) -> Any:

@@ -1,5 +1,5 @@
 """
-A process beside `fluvial serve`, of a further port most often: it is started, waited for, started again where it dies, and ended.
+A process beside `fluvial serve`, of a further port most often: it is started, started again where it dies, and ended.
 """
 
 import asyncio

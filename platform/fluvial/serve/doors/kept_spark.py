@@ -21,7 +21,9 @@ def kept_spark(settings: Settings, *, say: Say | None) -> Door:
         import pyspark  # noqa: F401
 
     if not settings.spark_master.startswith("local"):
-        raise DoorError(f"--keep-spark keeps Spark in the server: spark_master is {settings.spark_master}, not local[*]")
+        raise DoorError(
+            f"--keep-spark keeps Spark in the server: spark_master is {settings.spark_master}, not local[*]"
+        )
     require_java()
     prepare_jars(say)
     return Door(

@@ -4,8 +4,7 @@ The process of `--keep-spark`: a session whose JVM is lent to one command at a t
 It is started by :mod:`fluvial.serve.doors.kept_spark`, and asked by :mod:`fluvial.spark.kept`.
 """
 
-import hmac
-import secrets
+import json
 import socket
 import sys
 from contextlib import suppress
@@ -19,6 +18,7 @@ from py4j.protocol import Py4JError
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.query import jail
+from fluvial.serve.doors.forks import start_forks
 from fluvial.serve.doors.process import given, say_ready, wait_for_the_end
 from fluvial.spark import kept
 from fluvial.spark.session import build_session, driver_conf
@@ -32,23 +32,28 @@ def main() -> None:
     """
     asked = given()
     jail.end_with_parent()
+    folder = Path(asked["scratch"])
     settings = Settings(
         data_dir=Path(asked["data_dir"]),
         warehouse=asked["warehouse"],
         spark_master=asked["spark_master"],
         spark_conf=asked["spark_conf"],
     )
+    # Before there is a second thread.
+    start_forks(folder / kept.COMMANDS)
     try:
         fingerprint = kept.fingerprint(driver_conf(settings))
-        lender = Lender(build_session(settings, "fluvial serve"), fingerprint)
+        session = build_session(settings, "fluvial serve")
     except FluvialError as error:
         sys.exit(str(error))
-    with socket.create_server((kept.HOST, 0)) as listener:
-        Thread(target=lender.serve, args=(listener,), name="lender", daemon=True).start()
-        with kept.noted(settings, listener.getsockname()[1], lender.token):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / kept.LEASES))
+        listener.listen()
+        Thread(target=Lender(session, fingerprint).serve, args=(listener,), name="lender", daemon=True).start()
+        with kept.noted(settings, folder):
             say_ready()
             wait_for_the_end()
-    lender.session.stop()
+    session.stop()
 
 
 @dataclass(slots=True)
@@ -59,7 +64,6 @@ class Lender:
 
     session: Any
     fingerprint: str
-    token: str = field(default_factory=lambda: secrets.token_hex(32))
     _is_lent: Lock = field(default_factory=Lock)
 
     def serve(self, listener: socket.socket) -> None:
@@ -68,32 +72,28 @@ class Lender:
         """
         with suppress(OSError):
             while True:
-                connection, _ = listener.accept()
-                Thread(target=self._answer, args=(connection,), daemon=True).start()
+                link, _ = listener.accept()
+                Thread(target=self._answer, args=(link,), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, ValueError):
-            connection.settimeout(_ASKED_WITHIN_S)
-            message = kept.receive(connection)
-            if not hmac.compare_digest(str(message.get("token")).encode(), self.token.encode()):
-                return
-            if message.get("fingerprint") != self.fingerprint:
-                kept.send(connection, {"refused": "it has other settings"})
+    def _answer(self, link: socket.socket) -> None:
+        with link, suppress(OSError):
+            link.settimeout(_ASKED_WITHIN_S)
+            if link.recv(kept.REQUEST_BYTES_MAX).decode() != self.fingerprint:
+                link.send(json.dumps({"refused": "it has other settings"}).encode())
             elif not self._is_lent.acquire(blocking=False):
-                kept.send(connection, {"refused": "another command has it"})
+                link.send(json.dumps({"refused": "another command has it"}).encode())
             else:
-                self._lend(connection)
+                self._lend(link)
 
-    def _lend(self, connection: socket.socket) -> None:
-        """Lend the session for as long as the connection is open; what is sent on it is read over."""
+    def _lend(self, link: socket.socket) -> None:
+        """Lend the session until the other side closes the connection or ends."""
         try:
             first = self._next_object()
             try:
                 gateway = self.session.sparkContext._gateway.gateway_parameters
-                kept.send(connection, {"port": gateway.port, "secret": gateway.auth_token})
-                connection.settimeout(None)
-                while connection.recv(1 << 10):
-                    pass
+                link.send(json.dumps({"port": gateway.port, "secret": gateway.auth_token}).encode())
+                link.settimeout(None)
+                link.recv(1)
             finally:
                 self._clear(first)
         finally:

@@ -39,7 +39,8 @@ def thrift_door(settings: Settings, warehouse: str, port: int, *, allow_unconfin
         title=TITLE,
         module="fluvial.serve.doors.thrift_worker",
         given={
-            "port": port, "warehouse": warehouse, "spark_master": settings.spark_master, "spark_conf": conf, "confined": confined,
+            "port": port, "warehouse": warehouse, "confined": confined,
+            "spark_master": settings.spark_master, "spark_conf": conf,
         },
         told=partial(_told, port),
         environment=passed_on("HOME", "JAVA_HOME", "XDG_CACHE_HOME", "SPARK_HOME"),
