@@ -36,6 +36,7 @@ from fluvial.orchestration.assets.windows import window_of
 from fluvial.orchestration.run.spark_resource import SparkResource
 from fluvial.registry.contracts import Contract
 from fluvial.tables import Compacted, Declaration, DeclarationError, History, Pipeline, Publication, State
+from fluvial.tables.declare.source_code import source_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -311,12 +312,12 @@ def _data_version(result: "RunResult") -> dg.DataVersion | None:
 
 def code_version(declaration: Declaration) -> str:
     """
-    Return a digest of what decides the rows: the declared values and, for a pipeline, its version or its module's text.
+    Return a digest of what decides the rows: the declared values and, for a pipeline, its version or its code.
 
     Addresses in memory stay out of it: the same declaration has the same version in every process.
     """
     if isinstance(declaration, Pipeline):
-        described = declaration.version or _module_text(declaration.transform)
+        described = declaration.version or _code(declaration.transform)
     else:
         described = "\n".join(
             f"{field.name}={_stable(getattr(declaration, field.name))}" for field in fields(declaration)
@@ -324,10 +325,9 @@ def code_version(declaration: Declaration) -> str:
     return hashlib.sha256(f"{declaration.table}\n{described}".encode()).hexdigest()[:12]
 
 
-def _module_text(transform: Callable[..., Any]) -> str:
-    module = inspect.getmodule(transform)
+def _code(transform: Callable[..., Any]) -> str:
     try:
-        return inspect.getsource(module or transform)
+        return source_digest(transform)
     except (OSError, TypeError):  # typed into a console: there is no text to read
         return f"{transform.__module__}.{transform.__qualname__}"
 

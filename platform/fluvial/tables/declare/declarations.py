@@ -296,7 +296,7 @@ def state(
 
     In the place of `fields`, `reduce` is a function of one's own from a state (a dict, None for an entity that is new)
     and an iterator over the events that come after it to the next state, None to end the entity. `returns` names the
-    state's columns and their types in SQL; `version` names its code, where the text of the function does not tell all.
+    state's columns and their types in SQL; `version` names its code, where its text does not tell all.
 
     `scd2` keeps a row for each version of an entity: each event that changes the state closes one and begins the next.
     It is the event's time in SQL, or True for the record's own timestamp. `keyless` is as for :func:`compacted`.

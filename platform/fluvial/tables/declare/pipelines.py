@@ -31,7 +31,7 @@ def pipeline(
     Declare the decorated function as `marts.<name>`; it gets one DataFrame for each of `inputs`, in their order.
 
     The table is written again when a table among `inputs` has a new version, or when the code has: `version` says so
-    by hand, and without it the text of the function's module does.
+    by hand, and without it the function's text and that of all it uses in the project's modules do.
 
     `key` names columns of the table: then only the rows of keys that changed are computed and replaced, from the rows
     of these keys in the inputs. An input has the columns of the key by the same names, or `inputs` is a mapping that

@@ -5,16 +5,14 @@ Events come in the order of the log, any number at a time: where batches were cu
 so a reducer goes through them one by one and remembers in the state, and nowhere else, what it needs.
 """
 
-import ast
 import functools
-import hashlib
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from fluvial.tables.declare.source_code import source_digest
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -115,17 +113,13 @@ def _split(ddl: str) -> Iterator[str]:
 
 
 def _code(function: Any, version: str | None) -> str:
-    """The version given by hand, or a digest of the function's text, to which comments and line breaks are nothing."""
+    """The version given by hand, or a fingerprint of the function and of what it uses in the project's modules."""
     if version is not None:
         return version
     try:
-        text = textwrap.dedent(inspect.getsource(function))
+        return source_digest(function)
     except (OSError, TypeError) as error:
         raise ValueError(
             'the source text of its reducer cannot be read, so a change of it would go unseen: give it version="1" '
             "and count up"
         ) from error
-    # A lambda in the midst of a statement need not stand by itself.
-    with suppress(SyntaxError):
-        text = ast.unparse(ast.parse(text))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

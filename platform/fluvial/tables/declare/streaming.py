@@ -21,8 +21,8 @@ def streaming(
     watermarks, joins of streams, `transformWithStateInPandas`, whatever Spark's Delta sink takes in its `output_mode`.
     A run reads what has come to the inputs since the last one and stops. The checkpoint lies in the warehouse.
 
-    The checkpoint fits the code that it was made by. `version` names that code; without it the text of the function's
-    module does, and another one is refused until the table is rebuilt, which replays the inputs.
+    The checkpoint fits the code that it was made by. `version` names that code; without it the function's text and that
+    of all it uses in the project do, and another one is refused until the table is rebuilt, which replays the inputs.
     """
     what = f'streaming("{name}")'
     if not is_table_name(name):

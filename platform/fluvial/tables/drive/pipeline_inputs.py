@@ -2,9 +2,6 @@
 What a pipeline is made from: the newest versions of its inputs and its code, and the frames that the transform gets.
 """
 
-import hashlib
-import inspect
-import sys
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.errors import TableError
@@ -14,6 +11,7 @@ from fluvial.delta.stamp import Stamp
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.co_partitioning import check_counts
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
+from fluvial.tables.declare.source_code import source_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,19 +46,17 @@ def _key(declaration: Pipeline) -> dict[str, Any] | None:
 
 def code_version(declaration: Pipeline) -> str:
     """
-    The declared version, or a fingerprint of the text of the module that holds the transform.
+    The declared version, or a fingerprint of the transform and of what it uses in the project's modules.
     """
     if declaration.version is not None:
         return declaration.version
-    module = sys.modules.get(declaration.transform.__module__)
     try:
-        text = inspect.getsource(module or declaration.transform)
+        return source_digest(declaration.transform)
     except (OSError, TypeError) as error:
         raise DeclarationError(
             f'pipeline("{declaration.name}"): its source text cannot be read, so a change of it would go unseen: give '
             'it version="1" and count up'
         ) from error
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_input(spark: "SparkSession", path: str, version: int) -> "DataFrame":
