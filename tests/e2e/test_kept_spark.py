@@ -11,7 +11,7 @@ import psutil
 import pytest
 from local_platform import FLUVIAL, LocalPlatform, wait_until
 
-TABLES = '''
+TABLES = """
 
 import os, time
 import psutil
@@ -24,6 +24,7 @@ from shop.words import GREETING
 @udf(StringType())
 def greeted(customer):
     while os.path.exists("hold"):
+        open("held", "w").close()
         time.sleep(0.05)
     return GREETING + customer
 
@@ -36,7 +37,7 @@ def jvm_of(customer):
 @pipeline(name="greetings", inputs=["state.customers"])
 def greetings(customers):
     return customers.select("customer", greeted("customer").alias("greeting"), jvm_of("customer").alias("jvm"))
-'''
+"""
 ITS_JVM = "select java_method('java.lang.ProcessHandle', 'current') as jvm"
 
 
@@ -66,7 +67,9 @@ class Kept:
         assert self.server.poll() is None, (self.platform.data_dir / "started.log").read_text()
 
     def jvm(self) -> int:
-        (jvm,) = [each for each in psutil.Process(self.server.pid).children(recursive=True) if each.name() == "java"]
+        """The JVM of the session: a child of the process that keeps it. One that a command starts lies deeper."""
+        of_server = psutil.Process(self.server.pid).children()
+        (jvm,) = [each for process in of_server for each in process.children() if each.name() == "java"]
         return jvm.pid
 
     def produce(self) -> None:
@@ -79,6 +82,15 @@ class Kept:
 
     def greet(self, greeting: str) -> None:
         (self.folder / "shop" / "words.py").write_text(f"GREETING = {greeting!r}\n")
+
+    def start_held(self) -> "subprocess.Popen[str]":
+        """Start a run, and return when its Python workers wait for `hold` to go."""
+        (self.folder / "hold").touch()
+        (self.folder / "held").unlink(missing_ok=True)
+        run = self.platform.start("run")
+        wait_until(lambda: (self.folder / "held").exists() or run.poll() is not None)
+        assert run.poll() is None, (self.platform.data_dir / "started.log").read_text()
+        return run
 
     def greetings(self) -> tuple[set[str], set[int]]:
         """How customers are greeted, and by Python workers of which JVM."""
@@ -113,9 +125,7 @@ def test_a_run_uses_the_kept_session_and_the_project_as_it_is_now(kept: Kept) ->
 @pytest.mark.rota
 def test_who_comes_while_another_has_it_or_has_other_settings_starts_spark(kept: Kept) -> None:
     kept.greet("good evening ")
-    (kept.folder / "hold").touch()
-    run = kept.platform.start("run")
-    wait_until(lambda: _workers(kept.jvm()))
+    run = kept.start_held()
     assert kept.jvm_of_sql() != kept.jvm()
     (kept.folder / "hold").unlink()
     assert run.wait(timeout=300) == 0
@@ -127,9 +137,7 @@ def test_who_comes_while_another_has_it_or_has_other_settings_starts_spark(kept:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_command_that_ends_in_the_middle_leaves_nothing_to_the_next(kept: Kept, number: signal.Signals) -> None:
     kept.greet(f"{number.name} ")
-    (kept.folder / "hold").touch()
-    run = kept.platform.start("run")
-    wait_until(lambda: _workers(kept.jvm()))
+    run = kept.start_held()
     os.kill(run.pid, number)
     assert run.wait(timeout=60) in {-signal.SIGKILL, 130}
     # Its job is cancelled, and with it who waits for the file.

@@ -22,9 +22,11 @@ LEASES = "leases"
 COMMANDS = "commands"
 """The socket where a command is run by a process that has imported what it needs."""
 REQUEST_BYTES_MAX = 1 << 20
+CLEARED_WITHIN_S = 10.0
+"""How long who asks waits for what the last command left to be cleared away."""
 
 _NOTE = "spark.json"
-_ANSWERS_WITHIN_S = 2.0
+_ANSWERS_WITHIN_S = CLEARED_WITHIN_S + 5.0
 # Of the environment, what a JVM or its Python workers take from there.
 _OF_JVM = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "JAVA_", "LD_LIBRARY_PATH", "LANG", "LC_", "PYTHONPATH")
 

@@ -5,6 +5,7 @@ A session in the JVM of `fluvial serve --keep-spark`: with the SQL settings and 
 import os
 from typing import Any, ClassVar
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from fluvial.spark.kept import Lease
 _GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 
 
-class LentSession(SparkSession):
+class LentSession(SparkSession):  # type: ignore[misc]
     """
     A session whose `stop` gives its JVM back, and leaves it running.
     """
@@ -28,7 +29,7 @@ class LentSession(SparkSession):
         Give the session back. This process has no session and no JVM then.
         """
         # Else the context would be stopped in the JVM, for everyone who comes later.
-        self._sc._jsc = None  # type: ignore[assignment]
+        self._sc._jsc = None
         self._sc.stop()
         SparkSession._instantiatedSession = SparkSession._activeSession = None
         SQLContext._instantiatedContext = None
@@ -41,11 +42,15 @@ class LentSession(SparkSession):
             lease.close()
 
 
-def attach(lease: Lease) -> LentSession:
+def attach(lease: Lease) -> LentSession | None:
     """
-    A new session in the JVM of this lease. Raises py4j's or PySpark's errors where it is not to be reached.
+    A new session in the JVM of this lease; None where that has ended since.
     """
-    gateway = _gateway(lease)
+    try:
+        gateway = _gateway(lease)
+    except Py4JError:
+        lease.close()
+        return None
     SparkContext._ensure_initialized(gateway=gateway)
     jvm: Any = gateway.jvm
     kept = SparkSession._get_j_spark_session_class(jvm).getDefaultSession().get()

@@ -54,6 +54,8 @@ _DELTA_COMMAND = re.compile(r"\s*(OPTIMIZE|VACUUM|RESTORE|REORG|DESC(RIBE)?\s+(H
 _HISTORY_DATABASE = re.compile(r"(?<![`\w.'\"])history\.", re.IGNORECASE)
 # Who comes second finds the jars and the JVM of the first.
 _starting = Lock()
+# Whether the session to come is begun ahead, and the kept one that was borrowed for it.
+_ahead: list[kept.Lease | None] = []
 _CONF_LINE = re.compile(r"(?P<key>[^\s=]+)[\s=]+(?P<value>.+)")
 
 
@@ -98,7 +100,7 @@ def build_session(
 
     builder = SparkSession.builder.appName(app_name)
     try:
-        spark = _borrowed(settings, say) if borrow else None
+        spark = _borrowed(settings, say) if borrow or _ahead else None
         if spark is None:
             for key, value in _with_jvm(settings, say).items():
                 builder = builder.config(key, value)
@@ -123,31 +125,32 @@ def start_ahead(settings: "Settings") -> None:
 
     def start() -> None:
         with suppress(Exception):
-            if _borrowed(settings, None) is None:
-                _with_jvm(settings, None)
+            with _starting:
+                if not has_jvm() and (lease := _borrow(settings, None)) is not None:
+                    _ahead[:] = [lease]
+                    return
+            _with_jvm(settings, None)
 
     if not is_remote(settings.spark_master):
+        _ahead[:] = [None]
         Thread(target=start, name="jvm-start", daemon=True).start()
 
 
 def _borrowed(settings: "Settings", say: Say | None) -> "SparkSession | None":
     """A session in the JVM that `fluvial serve` keeps: this process's, or a new one where it has no JVM yet."""
+    from fluvial.spark.lent import LentSession, attach
+
+    if has_jvm():
+        session = LentSession._instantiatedSession
+        return session if isinstance(session, LentSession) else None
+    # Not in the thread that has asked for it: PySpark takes Ctrl-C for its jobs where the session is made.
     with _starting:
-        if has_jvm():
-            return _lent()
-        lease = kept.borrow(settings, driver_conf(settings, say)) if _is_local(settings) else None
-        if lease is None:
-            return None
-        from fluvial.spark.lent import attach
-
-        return attach(lease)
+        lease = (_ahead.pop() if _ahead else None) or _borrow(settings, say)
+    return None if lease is None else attach(lease)
 
 
-def _lent() -> "SparkSession | None":
-    from fluvial.spark.lent import LentSession
-
-    session = LentSession._instantiatedSession
-    return session if isinstance(session, LentSession) else None
+def _borrow(settings: "Settings", say: Say | None) -> kept.Lease | None:
+    return kept.borrow(settings, driver_conf(settings, say)) if _is_local(settings) else None
 
 
 def _with_jvm(settings: "Settings", say: Say | None) -> dict[str, str]:

@@ -74,7 +74,6 @@ class SparkResource(dg.ConfigurableResource[Any]):
     _given: _Given | None = PrivateAttr(default=None)
     _session: Any = PrivateAttr(default=None)
     _started_here: bool = PrivateAttr(default=False)
-    _ends_soon: bool = PrivateAttr(default=False)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
     _held: Any = PrivateAttr(default_factory=ExitStack[None])
 
@@ -97,7 +96,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
             spark_conf=dict(settings.spark_conf),
             project=settings.project,
         )
-        made._given, made._ends_soon = given, True
+        made._given = given
         return made
 
     @property
@@ -131,7 +130,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
                 from fluvial.spark.session import build_session, has_session
 
                 self._started_here = not has_session()
-                self._session = build_session(settings, APP_NAME, borrow=self._ends_soon)
+                self._session = build_session(settings, APP_NAME)
             return self._session
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:

@@ -5,6 +5,7 @@ Each is a process of its own, with the descriptors, the environment and the fold
 imports the project afresh. It ends when that process does.
 """
 
+import io
 import json
 import os
 import select
@@ -86,7 +87,7 @@ def _attend(link: socket.socket) -> int:
     with suppress(OSError):
         link.send(b"%d" % command)
         watched = os.pidfd_open(command)
-        if link in select.select([link, watched], [], [])[0]:
+        if link.fileno() in select.select([link.fileno(), watched], [], [])[0]:
             # Who asked is gone.
             os.kill(command, signal.SIGKILL)
     _, status = os.waitpid(command, 0)
@@ -102,7 +103,8 @@ def _run(asked: dict[str, Any], descriptors: list[int]) -> int:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=os.isatty(1))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(asked["umask"])
     os.chdir(asked["cwd"])

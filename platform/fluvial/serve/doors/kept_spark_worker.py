@@ -9,8 +9,9 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Condition, Thread
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -56,6 +57,12 @@ def main() -> None:
     session.stop()
 
 
+class _State(Enum):
+    FREE = auto()
+    LENT = auto()
+    CLEARING = auto()
+
+
 @dataclass(slots=True)
 class Lender:
     """
@@ -64,7 +71,8 @@ class Lender:
 
     session: Any
     fingerprint: str
-    _is_lent: Lock = field(default_factory=Lock)
+    _state: _State = _State.FREE
+    _changed: Condition = field(default_factory=Condition)
 
     def serve(self, listener: socket.socket) -> None:
         """
@@ -80,10 +88,24 @@ class Lender:
             link.settimeout(_ASKED_WITHIN_S)
             if link.recv(kept.REQUEST_BYTES_MAX).decode() != self.fingerprint:
                 link.send(json.dumps({"refused": "it has other settings"}).encode())
-            elif not self._is_lent.acquire(blocking=False):
+            elif not self._taken():
                 link.send(json.dumps({"refused": "another command has it"}).encode())
             else:
                 self._lend(link)
+
+    def _taken(self) -> bool:
+        """Take the session if it is free, or will be as soon as it is cleared."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state is not _State.CLEARING, kept.CLEARED_WITHIN_S)
+            is_free = self._state is _State.FREE
+            if is_free:
+                self._state = _State.LENT
+            return is_free
+
+    def _turn(self, state: _State) -> None:
+        with self._changed:
+            self._state = state
+            self._changed.notify_all()
 
     def _lend(self, link: socket.socket) -> None:
         """Lend the session until the other side closes the connection or ends."""
@@ -95,9 +117,10 @@ class Lender:
                 link.settimeout(None)
                 link.recv(1)
             finally:
+                self._turn(_State.CLEARING)
                 self._clear(first)
         finally:
-            self._is_lent.release()
+            self._turn(_State.FREE)
 
     def _next_object(self) -> int:
         """The number of the next object that the JVM holds for a Python process."""
