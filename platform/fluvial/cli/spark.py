@@ -17,7 +17,7 @@ def spark_of(settings: Settings) -> "Iterator[tuple[SparkSession, Callable[[str]
     from fluvial.spark.session import build_session
 
     with terminal.stderr().status("starting Spark …") as status:
-        spark = build_session(settings, say=status.update)
+        spark = build_session(settings, say=status.update, borrow=True)
         try:
             yield spark, status.update
         finally:

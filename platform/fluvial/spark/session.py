@@ -19,6 +19,7 @@ from fluvial.delta.failures import explain_failures, explained
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
+from fluvial.spark import kept
 from fluvial.spark.class_archive import ClassArchive
 from fluvial.spark.connect import connect, is_client, is_remote
 from fluvial.spark.jars import Say, prepare_jars, require_jars
@@ -53,6 +54,8 @@ _DELTA_COMMAND = re.compile(r"\s*(OPTIMIZE|VACUUM|RESTORE|REORG|DESC(RIBE)?\s+(H
 _HISTORY_DATABASE = re.compile(r"(?<![`\w.'\"])history\.", re.IGNORECASE)
 # Who comes second finds the jars and the JVM of the first.
 _starting = Lock()
+# Whether the session to come is begun ahead, and the kept one that was borrowed for it.
+_ahead: list[kept.Lease | None] = []
 _CONF_LINE = re.compile(r"(?P<key>[^\s=]+)[\s=]+(?P<value>.+)")
 
 
@@ -74,13 +77,17 @@ class UnknownTableError(SparkError):
         super().__init__(f"no table {name}; {there}")
 
 
-def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say | None = None) -> "SparkSession":
+def build_session(
+    settings: "Settings", app_name: str = "fluvial", *, say: Say | None = None, borrow: bool = False
+) -> "SparkSession":
     """
     A session with Delta, the Kafka source and Avro, and every table of the warehouse known by name.
 
     A master `sc://host:port` is a Spark Connect server, which has those already; no Java is needed here then. Where
-    this process already has a session, that one is returned with the names brought up to date. `say` hears what takes
-    long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with one clear line.
+    this process already has a session, that one is returned with the names brought up to date. With `borrow` one that
+    `fluvial serve` keeps is used instead of a new one, if no other process has it; it is for a command that ends soon.
+    `say` hears what takes long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with one clear
+    line.
     """
     if is_remote(settings.spark_master):
         spark = connect(settings.spark_master, session_conf(settings, []))
@@ -93,9 +100,11 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
 
     builder = SparkSession.builder.appName(app_name)
     try:
-        for key, value in _with_jvm(settings, say).items():
-            builder = builder.config(key, value)
-        spark = builder.getOrCreate()
+        spark = _borrowed(settings, say) if borrow or _ahead else None
+        if spark is None:
+            for key, value in _with_jvm(settings, say).items():
+                builder = builder.config(key, value)
+            spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         explanation = explained(error, "the session")
         why = explanation.cause if isinstance(explanation, SparkFailedError) else _first_line(error)
@@ -109,23 +118,45 @@ def build_session(settings: "Settings", app_name: str = "fluvial", *, say: Say |
 
 def start_ahead(settings: "Settings") -> None:
     """
-    Begin to start the JVM of the session to come, beside what else its process prepares.
+    Begin to borrow the session to come, or to start its JVM, beside what else its process prepares.
 
     :func:`build_session` waits for it; where it does not start, that tries again and says why.
     """
 
     def start() -> None:
         with suppress(Exception):
+            with _starting:
+                if not has_jvm() and (lease := _borrow(settings, None)) is not None:
+                    _ahead[:] = [lease]
+                    return
             _with_jvm(settings, None)
 
     if not is_remote(settings.spark_master):
+        _ahead[:] = [None]
         Thread(target=start, name="jvm-start", daemon=True).start()
+
+
+def _borrowed(settings: "Settings", say: Say | None) -> "SparkSession | None":
+    """A session in the JVM that `fluvial serve` keeps: this process's, or a new one where it has no JVM yet."""
+    from fluvial.spark.lent import LentSession, attach
+
+    if has_jvm():
+        session = LentSession._instantiatedSession
+        return session if isinstance(session, LentSession) else None
+    # Not in the thread that has asked for it: PySpark takes Ctrl-C for its jobs where the session is made.
+    with _starting:
+        lease = (_ahead.pop() if _ahead else None) or _borrow(settings, say)
+    return None if lease is None else attach(lease)
+
+
+def _borrow(settings: "Settings", say: Say | None) -> kept.Lease | None:
+    return kept.borrow(settings, driver_conf(settings, say)) if _is_local(settings) else None
 
 
 def _with_jvm(settings: "Settings", say: Say | None) -> dict[str, str]:
     """Start the JVM where there is none yet, and return what the session is configured with."""
     with _starting:
-        conf = _driver_conf(settings, say)
+        conf = driver_conf(settings, say)
         start_jvm(conf)
     return conf
 
@@ -134,7 +165,10 @@ def _is_local(settings: "Settings") -> bool:
     return settings.spark_master.startswith("local")
 
 
-def _driver_conf(settings: "Settings", say: Say | None) -> dict[str, str]:
+def driver_conf(settings: "Settings", say: Say | None = None) -> dict[str, str]:
+    """
+    Every setting of a session whose driver is of this machine; what it is started by is in the environment then.
+    """
     java = require_java()
     is_local = _is_local(settings)
     # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first. A JVM

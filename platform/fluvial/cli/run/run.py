@@ -11,6 +11,7 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, Form, with_tables
+from fluvial.cli.run.handed_over import hand_over
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
@@ -122,6 +123,8 @@ def run(
         raise typer.BadParameter("--format json is of a run or a dry run: leave out --continuous, --rebuild and --skip")
     if select and pipelines:
         raise typer.BadParameter("--select: leave out the names before it, or give each with --select too")
+    if not (continuous or dry_run) and (status := hand_over(settings)) is not None:
+        raise typer.Exit(status)
     selection = _select(settings, select) if select else _selection(settings, pipelines or [])
     skips = _skips(settings, selection, skip or [])
     if dry_run:
@@ -300,7 +303,7 @@ def _run_each(
     declared = load_project(settings.project)
     done: dict[str, RunResult] = {}
     with _reported(settings, done):
-        spark = build_session(settings, say=terminal.say)
+        spark = build_session(settings, say=terminal.say, borrow=True)
         try:
             for name in declared if selection is None else selection:
                 done[name] = run(declared[name], spark)

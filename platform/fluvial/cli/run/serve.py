@@ -110,6 +110,13 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    keep_spark: Annotated[
+        bool,
+        typer.Option(
+            "--keep-spark",
+            help="Keep a Spark session running, which fluvial run and fluvial sql use then instead of starting one.",
+        ),
+    ] = False,
     allow_unconfined: Annotated[
         bool,
         typer.Option(
@@ -143,6 +150,10 @@ def serve(
     exposure = Exposure.of(settings, does=does, host=host, certificate=certificate, allow_plaintext=allow_plaintext)
     keys = {table: names.split(",") for table, names in pairs("--key", key).items()}
     doors = _doors(settings, connect_port, thrift_port, allow_unconfined=allow_unconfined)
+    if keep_spark:
+        from fluvial.serve.doors.kept_spark import kept_spark
+
+        doors.append(kept_spark(settings, say=terminal.say))
     warehouse = ServedWarehouse(settings.warehouse, keys=keys, kept_in=kept_in, copied_bytes_max=copies_max * _GIB)
     for name in (*(tables or ()), *keys):
         warehouse.table(name)

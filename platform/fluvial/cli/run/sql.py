@@ -241,7 +241,7 @@ def _door(
         if started:
             register_tables(started[0], settings)
         else:
-            started.append(build_session(settings, "fluvial sql", say=terminal.say))
+            started.append(build_session(settings, "fluvial sql", say=terminal.say, borrow=True))
         return run_sql(started[0], settings, statement)
 
     door = Door(

@@ -6,10 +6,11 @@ alone, and its process sees the warehouse, which it cannot write, and its own pr
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fluvial.extras import needed
-from fluvial.serve.doors.door import HOST, Door, walled
+from fluvial.serve.doors.door import HOST, Door, free_port, walled
 
 TITLE = "Spark Connect"
 _MEMORY_BYTES = 2 << 30
@@ -22,14 +23,13 @@ def connect_door(warehouse: str, port: int, *, allow_unconfined: bool) -> Door:
     with needed("serve"):
         import pysail  # noqa: F401
 
+    port = free_port("--connect-port", port)
     confined = walled(TITLE, allow_unconfined=allow_unconfined)
     return Door(
         title=TITLE,
-        option="--connect-port",
         module="fluvial.serve.doors.connect_worker",
-        port=port,
-        given={"warehouse": warehouse, "memory_bytes": _MEMORY_BYTES, "confined": confined},
-        told=_told,
+        given={"port": port, "warehouse": warehouse, "memory_bytes": _MEMORY_BYTES, "confined": confined},
+        told=partial(_told, port),
         environment={"RUST_LOG": "error"},
     )
 

@@ -35,7 +35,7 @@ def main() -> None:
     server.start(background=True)
     # Statements are refused memory beyond the first half by Sail itself, and the process what is beyond both.
     limit_memory(os.getpid(), 2 * memory_bytes)
-    say_ready(walls)
+    say_ready(network=walls.network, files=walls.files)
     wait_for_the_end()
     # Sail's own threads are not waited for: nothing of theirs is kept.
     os._exit(0)

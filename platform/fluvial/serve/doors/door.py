@@ -1,5 +1,5 @@
 """
-A further port of `fluvial serve`: its process is started, waited for, started again where it dies, and ended.
+A process beside `fluvial serve`, of a further port most often: it is started, started again where it dies, and ended.
 """
 
 import asyncio
@@ -37,37 +37,36 @@ class DoorError(FluvialError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """
-    One port: what it is called and by which option, the module that serves it, and what that is told.
+    A process beside the server: what it is called, the module that is run, and what that is told.
 
-    `told` makes a line for the user of the port and of what the process said when it was ready.
+    `told` makes a line for the user of what the process said when it was ready. It runs in a folder for scratch, and
+    knows little of this process's environment; with `cwd` it runs there, and has the `environment` alone.
     """
 
     title: str
-    option: str
     module: str
-    port: int
     given: Mapping[str, Any]
-    told: Callable[[int, Mapping[str, Any]], str]
+    told: Callable[[Mapping[str, Any]], str]
+    cwd: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
     async def run(self, say: Callable[[str], None]) -> None:
         """
-        Keep the port open until cancelled. Raises :class:`DoorError` where it cannot be opened the first time.
+        Keep the process running until cancelled. Raises :class:`DoorError` where it does not start the first time.
         """
-        port = _free(self)
-        said = await self._once(port, say)
+        said = await self._once(say)
         while True:
             _log.warning("%s has ended%s; it starts again", self.title, f": {said}" if said else "")
             await asyncio.sleep(_AGAIN_AFTER_S)
             try:
-                said = await self._once(port, lambda line: None)
+                said = await self._once(lambda line: None)
             except DoorError as error:
                 said = str(error)
 
-    async def _once(self, port: int, say: Callable[[str], None]) -> str:
+    async def _once(self, say: Callable[[str], None]) -> str:
         """Run the process until it ends, and return what it said last. Raises DoorError when it is never ready."""
         with tempfile.TemporaryDirectory(prefix="fluvial-door-", ignore_cleanup_errors=True) as scratch:
-            process = await self._started(port, scratch)
+            process = await self._started(scratch)
             saying, is_ready = asyncio.create_task(_last_line(process.stderr)), False
             try:
                 assert process.stdout is not None
@@ -75,24 +74,29 @@ class Door:
                 if not line:
                     raise DoorError(f"{self.title} did not start: {await saying or 'its process has ended'}")
                 is_ready = True
-                say(self.told(port, json.loads(line)))
+                say(self.told(json.loads(line)))
                 return await saying
             finally:
                 # One that is still starting hears nothing.
                 await _end(process, _ENDS_WITHIN_S if is_ready else 0)
                 saying.cancel()
 
-    async def _started(self, port: int, scratch: str) -> asyncio.subprocess.Process:
-        given = {**self.given, "port": port, "scratch": scratch}
+    async def _started(self, scratch: str) -> asyncio.subprocess.Process:
+        given = {**self.given, "scratch": scratch}
         # -P: nothing is imported from the folder that a user happens to be in.
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", self.module, json.dumps(given)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            cwd=scratch,
-            env={"HOME": scratch, "TMPDIR": scratch, "TZ": "UTC", **passed_on(*_PASSED_ON), **self.environment},
+            cwd=self.cwd or scratch,
+            env=self._environment(scratch),
         )
+
+    def _environment(self, scratch: str) -> dict[str, str]:
+        if self.cwd is not None:
+            return dict(self.environment)
+        return {"HOME": scratch, "TMPDIR": scratch, "TZ": "UTC", **passed_on(*_PASSED_ON), **self.environment}
 
 
 async def beside(serving: Coroutine[Any, Any, None], doors: Sequence[Door], say: Callable[[str], None]) -> None:
@@ -108,6 +112,17 @@ async def beside(serving: Coroutine[Any, Any, None], doors: Sequence[Door], say:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def free_port(option: str, port: int) -> int:
+    """
+    The port that an option names, or a free one for 0. Raises :class:`DoorError` where it is taken.
+    """
+    try:
+        with listen(HOST, port) as trial:
+            return int(trial.getsockname()[1])
+    except OSError as error:
+        raise DoorError(f"{HOST}:{port}: {error.strerror or error}; choose another {option}") from error
 
 
 def passed_on(*names: str) -> dict[str, str]:
@@ -129,14 +144,6 @@ def walled(title: str, *, allow_unconfined: bool) -> bool:
         f"{title} runs the code of its clients, and this kernel has no landlock (Linux 5.13) to keep that from your "
         "files: --allow-unconfined lets every process of this machine act as you"
     )
-
-
-def _free(door: Door) -> int:
-    try:
-        with listen(HOST, door.port) as trial:
-            return int(trial.getsockname()[1])
-    except OSError as error:
-        raise DoorError(f"{HOST}:{door.port}: {error.strerror or error}; choose another {door.option}") from error
 
 
 async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:

@@ -6,11 +6,12 @@ its process sees the warehouse, which it cannot write, and its own programs.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fluvial.config import Settings
 from fluvial.extras import needed
-from fluvial.serve.doors.door import HOST, Door, DoorError, passed_on, walled
+from fluvial.serve.doors.door import HOST, Door, DoorError, free_port, passed_on, walled
 from fluvial.spark.jars import Say, prepare_jars
 from fluvial.spark.java import require_java
 
@@ -28,6 +29,7 @@ def thrift_door(settings: Settings, warehouse: str, port: int, *, allow_unconfin
         raise DoorError(
             f"--thrift-port runs Spark in the server: spark_master is {settings.spark_master}, not local[*]"
         )
+    port = free_port("--thrift-port", port)
     confined = walled(TITLE, allow_unconfined=allow_unconfined)
     # Behind the walls nothing is fetched and nothing is kept.
     require_java()
@@ -35,13 +37,12 @@ def thrift_door(settings: Settings, warehouse: str, port: int, *, allow_unconfin
     conf = dict(settings.spark_conf)
     return Door(
         title=TITLE,
-        option="--thrift-port",
         module="fluvial.serve.doors.thrift_worker",
-        port=port,
         given={
-            "warehouse": warehouse, "spark_master": settings.spark_master, "spark_conf": conf, "confined": confined,
+            "port": port, "warehouse": warehouse, "confined": confined,
+            "spark_master": settings.spark_master, "spark_conf": conf,
         },
-        told=_told,
+        told=partial(_told, port),
         environment=passed_on("HOME", "JAVA_HOME", "XDG_CACHE_HOME", "SPARK_HOME"),
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ def main() -> None:
         _wait_for(asked["port"])
     except FluvialError as error:
         sys.exit(str(error))
-    say_ready(walls)
+    say_ready(network=walls.network, files=walls.files)
     _name_tables(spark, settings)
     server.stop()
     spark.stop()

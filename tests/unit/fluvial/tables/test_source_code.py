@@ -115,8 +115,8 @@ CHANGES: Mapping[str, tuple[Mapping[str, str], str, str]] = {
         "made(1)", "made(2)",
     ),
     "what it was given beforehand": (
-        {"tables.py": "import functools\n\ndef top(n, rows):\n    return rows[n]\n\nmart = functools.partial(top, 1)\n"},
-        "top, 1", "top, 2",
+        {"tables.py": "import functools\n\ndef f(n, rows):\n    return rows[n]\n\nmart = functools.partial(f, 1)\n"},
+        "f, 1", "f, 2",
     ),
     "what is looked up by name": (
         {"tables.py": "A = 1\n\ndef mart(rows):\n    return globals()['A']\n"}, "A = 1", "A = 2",

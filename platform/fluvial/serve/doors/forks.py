@@ -1,0 +1,114 @@
+"""
+Commands as forks of a process that has imported already what they need: Dagster, PySpark, the checks.
+
+Each is a process of its own, with the descriptors, the environment and the folder of the process that asks for it, and
+imports the project afresh. It ends when that process does.
+"""
+
+import io
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fluvial.query import jail
+from fluvial.spark.kept import REQUEST_BYTES_MAX
+
+# What a run of a project imports, where it is installed. Of Dagster and of the checks also what they import late.
+_IMPORTED = (
+    "great_expectations",
+    "pandas",
+    "dagster._core.storage.event_log",
+    "dagster._core.storage.local_compute_log_manager",
+    "dagster._core.storage.runs",
+    "dagster._core.storage.schedules",
+    "fluvial.cli.run.run",
+    "fluvial.spark.session",
+    "fluvial.spark.lent",
+    "fluvial.tables.drive.preflight",
+    "fluvial.tables.drive.runner",
+    "fluvial.orchestration.run.run",
+    "fluvial.quality.engine",
+)
+
+
+def start_forks(address: Path) -> None:
+    """
+    Start the process that is forked, which listens at `address` when this returns. This process has one thread still.
+    """
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.close(reading)
+        sys.exit(_serve(address, writing))
+    os.close(writing)
+    with os.fdopen(reading, "rb") as ready:
+        ready.read()
+
+
+def _serve(address: Path, ready: int) -> int:
+    """Fork for whoever connects; returns in the forks alone, with the exit status of a command."""
+    jail.end_with_parent()
+    # A library's pool of threads would be gone in a fork.
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    for name in _IMPORTED:
+        with suppress(ImportError):
+            import_module(name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        os.close(ready)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            link, _ = listener.accept()
+            with link:
+                if os.fork() == 0:
+                    listener.close()
+                    return _attend(link)
+
+
+def _attend(link: socket.socket) -> int:
+    """Run the command that is asked for, in a fork of this one, and say how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    message, descriptors, _, _ = socket.recv_fds(link, REQUEST_BYTES_MAX, 3)
+    if len(descriptors) != 3:
+        return 1
+    command = os.fork()
+    if command == 0:
+        link.close()
+        return _run(json.loads(message), descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with suppress(OSError):
+        link.send(b"%d" % command)
+        watched = os.pidfd_open(command)
+        if link.fileno() in select.select([link.fileno(), watched], [], [])[0]:
+            # Who asked is gone.
+            os.kill(command, signal.SIGKILL)
+    _, status = os.waitpid(command, 0)
+    with suppress(OSError):
+        link.send(b"%d" % os.waitstatus_to_exitcode(status))
+    return 0
+
+
+def _run(asked: dict[str, Any], descriptors: list[int]) -> int:
+    from fluvial.cli.main import execute
+
+    os.setsid()
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=os.isatty(1))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(asked["umask"])
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.argv = ["fluvial", *asked["words"]]
+    return execute(asked["words"])

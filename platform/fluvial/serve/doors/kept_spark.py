@@ -1,0 +1,42 @@
+"""
+`fluvial serve --keep-spark`: a Spark session that runs already when a command of the same user needs one.
+"""
+
+import os
+
+from fluvial.config import Settings
+from fluvial.extras import needed
+from fluvial.serve.doors.door import Door, DoorError
+from fluvial.spark.jars import Say, prepare_jars
+from fluvial.spark.java import require_java
+
+TITLE = "the kept Spark session"
+
+
+def kept_spark(settings: Settings, *, say: Say | None) -> Door:
+    """
+    The process that keeps the session of these settings; `say` hears when jars are fetched. Raises FluvialError.
+    """
+    with needed("spark"):
+        import pyspark  # noqa: F401
+
+    if not settings.spark_master.startswith("local"):
+        raise DoorError(
+            f"--keep-spark keeps Spark in the server: spark_master is {settings.spark_master}, not local[*]"
+        )
+    require_java()
+    prepare_jars(say)
+    return Door(
+        title=TITLE,
+        module="fluvial.serve.doors.kept_spark_worker",
+        given={
+            "data_dir": str(settings.data_dir),
+            "warehouse": settings.warehouse,
+            "spark_master": settings.spark_master,
+            "spark_conf": dict(settings.spark_conf),
+        },
+        told=lambda said: "Spark is kept running for the commands of this user",
+        # Jobs run as they would in a command's own JVM.
+        cwd=os.getcwd(),
+        environment=dict(os.environ),
+    )
