@@ -31,12 +31,19 @@ OVERDUE_DAYS = 21
 
 @dataclass(frozen=True)
 class Turn:
-    """One thing of the rota. `{seed}` and `{seed_end}` may stand in its words; `minutes` is what two cores take."""
+    """One thing of the rota. `{seed}` and `{seed_end}` may stand in its words, `{seed}` in its environment.
+
+    `minutes` is what two cores take.
+    """
 
     name: str
     minutes: float
     words: Sequence[str]
     environment: dict[str, str] = field(default_factory=dict)
+
+    def settings(self, seed: int) -> dict[str, str]:
+        """Return what is added to its environment."""
+        return {name: value.format(seed=seed) for name, value in self.environment.items()}
 
     def command(self, seed: int) -> list[str]:
         """Return the words of its process."""
@@ -137,6 +144,7 @@ TURNS = (
     Turn("clients, secured", 30, ("-m", "tests.compat.run", "--secure")),
     Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
     Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), ROTA),
+    Turn("kept Spark", 4, _pytest("tests/e2e/test_kept_spark.py"), ROTA),
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),
     Turn("rolling upgrade", 4, _pytest("tests/e2e/test_rolling_upgrade.py"), ROTA),
     Turn("object store", 5, _pytest("tests/e2e/test_object_store.py"), ROTA),
@@ -200,12 +208,12 @@ def main() -> int:
             continue
         command = turn.command(options.seed)
         console.rule(f"rota: {turn.name}")
-        if subprocess.run(command, cwd=ROOT, env=os.environ | turn.environment, check=False).returncode == 0:
+        if subprocess.run(command, cwd=ROOT, env=os.environ | turn.settings(options.seed), check=False).returncode == 0:
             # Read again: others may have written since, for what takes hours is run beside other work.
             passed = _passed() | {turn.name: {"passed": date.today(), "commit": _commit()}}
             _write(passed)
         else:
-            settings = [f"{name}={value}" for name, value in turn.environment.items()]
+            settings = [f"{name}={value}" for name, value in turn.settings(options.seed).items()]
             again = " ".join([*settings, *command[1:]])
             failed.append(f"rota: {turn.name} failed with seed {options.seed}; again: {again}")
     for line in failed:

@@ -153,7 +153,7 @@ def serve(
     if keep_spark:
         from fluvial.serve.doors.kept_spark import kept_spark
 
-        doors.append(kept_spark(settings, say=terminal.say))
+        doors.append(kept_spark(settings, "fluvial.cli.main", say=terminal.say))
     warehouse = ServedWarehouse(settings.warehouse, keys=keys, kept_in=kept_in, copied_bytes_max=copies_max * _GIB)
     for name in (*(tables or ()), *keys):
         warehouse.table(name)

@@ -38,25 +38,27 @@ _IMPORTED = (
 )
 
 
-def start_forks(address: Path) -> None:
+def start_forks(address: Path, program: str) -> None:
     """
     Start the process that is forked, which listens at `address` when this returns. This process has one thread still.
+
+    `program` is a module whose `execute` runs a command by its words.
     """
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.close(reading)
-        sys.exit(_serve(address, writing))
+        sys.exit(_serve(address, program, writing))
     os.close(writing)
     with os.fdopen(reading, "rb") as ready:
         ready.read()
 
 
-def _serve(address: Path, ready: int) -> int:
+def _serve(address: Path, program: str, ready: int) -> int:
     """Fork for whoever connects; returns in the forks alone, with the exit status of a command."""
     jail.end_with_parent()
     # A library's pool of threads would be gone in a fork.
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
-    for name in _IMPORTED:
+    for name in (program, *_IMPORTED):
         with suppress(ImportError):
             import_module(name)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -69,10 +71,10 @@ def _serve(address: Path, ready: int) -> int:
             with link:
                 if os.fork() == 0:
                     listener.close()
-                    return _attend(link)
+                    return _attend(link, program)
 
 
-def _attend(link: socket.socket) -> int:
+def _attend(link: socket.socket, program: str) -> int:
     """Run the command that is asked for, in a fork of this one, and say how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, descriptors, _, _ = socket.recv_fds(link, REQUEST_BYTES_MAX, 3)
@@ -81,7 +83,7 @@ def _attend(link: socket.socket) -> int:
     command = os.fork()
     if command == 0:
         link.close()
-        return _run(json.loads(message), descriptors)
+        return _run(program, json.loads(message), descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     with suppress(OSError):
@@ -96,9 +98,7 @@ def _attend(link: socket.socket) -> int:
     return 0
 
 
-def _run(asked: dict[str, Any], descriptors: list[int]) -> int:
-    from fluvial.cli.main import execute
-
+def _run(program: str, asked: dict[str, Any], descriptors: list[int]) -> int:
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -111,4 +111,4 @@ def _run(asked: dict[str, Any], descriptors: list[int]) -> int:
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv = ["fluvial", *asked["words"]]
-    return execute(asked["words"])
+    return int(import_module(program).execute(asked["words"]))

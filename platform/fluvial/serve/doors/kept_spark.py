@@ -13,9 +13,11 @@ from fluvial.spark.java import require_java
 TITLE = "the kept Spark session"
 
 
-def kept_spark(settings: Settings, *, say: Say | None) -> Door:
+def kept_spark(settings: Settings, program: str, *, say: Say | None) -> Door:
     """
     The process that keeps the session of these settings; `say` hears when jars are fetched. Raises FluvialError.
+
+    `program` is the module that runs commands: see :func:`~fluvial.serve.doors.forks.start_forks`.
     """
     with needed("spark"):
         import pyspark  # noqa: F401
@@ -30,6 +32,7 @@ def kept_spark(settings: Settings, *, say: Say | None) -> Door:
         title=TITLE,
         module="fluvial.serve.doors.kept_spark_worker",
         given={
+            "program": program,
             "data_dir": str(settings.data_dir),
             "warehouse": settings.warehouse,
             "spark_master": settings.spark_master,

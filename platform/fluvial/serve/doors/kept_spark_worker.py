@@ -41,7 +41,7 @@ def main() -> None:
         spark_conf=asked["spark_conf"],
     )
     # Before there is a second thread.
-    start_forks(folder / kept.COMMANDS)
+    start_forks(folder / kept.COMMANDS, asked["program"])
     try:
         fingerprint = kept.fingerprint(driver_conf(settings))
         session = build_session(settings, "fluvial serve")
