@@ -176,10 +176,26 @@ class _Used:
     def _module(self, name: str, root: Path) -> _Module | None:
         """The module of this name, if it is one of the project below a folder."""
         if name not in self.modules:
-            file = _file_of(name)
-            is_own = file is not None and root in file.parents and not _INSTALLED & {*file.relative_to(root).parts}
-            self.modules[name] = _Module(name, file, root) if file is not None and is_own else None
+            # To find a module imports the packages that it lies in: those of others, Spark's say, are left alone.
+            is_near = any(_is_below(root, place) for place in _places(name.partition(".")[0]))
+            file = _file_of(name) if is_near else None
+            self.modules[name] = None if file is None or not _is_below(root, file) else _Module(name, file, root)
         return self.modules[name]
+
+
+def _is_below(root: Path, place: Path) -> bool:
+    """Whether a file or folder is the project's, and not of an environment within it."""
+    return root in place.parents and not _INSTALLED & {*place.relative_to(root).parts}
+
+
+def _places(package: str) -> list[Path]:
+    """Where a package at the top is, without importing it."""
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        return []
+    found = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
+    return [Path(place).resolve() for place in found]
 
 
 def _file_of(name: str) -> Path | None:

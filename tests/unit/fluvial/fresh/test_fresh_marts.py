@@ -17,6 +17,7 @@ from fluvial.errors import FluvialError
 from fluvial.fresh.behind import Tail
 from fluvial.fresh.errors import StaleError
 from fluvial.fresh.marts import fresh_mart
+from fluvial.query import sources
 from fluvial.query.engine import Answer, Door, Engine, RoutingError, Told
 from fluvial.query.sail import Sail, SailError
 from fluvial.query.versions import Version
@@ -51,6 +52,12 @@ def cities(orders: Any, cities: Any) -> Any:
 @pipeline(name="large", inputs=["history.orders"], version="1")
 def large(orders: Any) -> Any:
     return orders.where("amount > 4").select("customer", "amount")
+
+
+@pytest.fixture(autouse=True)
+def no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of many tests may have a session of Spark's, which would be asked in the place of Sail."""
+    monkeypatch.setattr(sources, "_has_spark", lambda: False)
 
 
 class Shop:
