@@ -21,7 +21,7 @@ from fluvial.query.versions import Sources, Version
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.drive.pipeline_inputs import stamp_at, transformed
-from fluvial.tables.plan.changed_keys import key_columns, keys_of
+from fluvial.tables.plan.changed_keys import key_columns, keys_of, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -154,6 +154,5 @@ def _rows_of_keys(declaration: Pipeline, table: str, rows: "DataFrame", keys: "D
         return rows
     # Sessions are made of all rows of their key, other windows are a part of it.
     laid = rows if windows is None or windows.is_session else declaration.in_windows(table, rows)
-    same = " AND ".join(f"({step}) <=> {name}" for step, name in zip(path, key_columns(path), strict=True))
-    chosen = laid.join(keys, expr(same), "left_semi")
+    chosen = laid.join(keys, expr(same_key(path)), "left_semi")
     return declaration.in_windows(table, chosen) if windows is not None and windows.is_session else chosen

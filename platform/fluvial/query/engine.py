@@ -37,6 +37,7 @@ from fluvial.query.rows import Columns, columns_of, rows_of
 from fluvial.query.sail import Sail, SailError
 from fluvial.query.sources import OtherAnswerError, SailSources, SparkSources, leave_to_spark
 from fluvial.query.versions import At, Version, resolve
+from fluvial.spark.connect import is_local
 from fluvial.spark.warehouse import DATABASES, Warehouse
 
 if TYPE_CHECKING:
@@ -353,7 +354,7 @@ class Door:
 
     def _spark_sources(self, versions: Mapping[Reference, Version]) -> SparkSources:
         if any(each.newer is not None for each in versions.values()):
-            if not self.settings.spark_master.startswith("local"):
+            if not is_local(self.settings.spark_master):
                 raise RoutingError(f"--fresh: Spark on {self.settings.spark_master} cannot read a file of this machine")
             if self._folder is None:
                 self._folder = TemporaryDirectory(prefix="fluvial-sql-", ignore_cleanup_errors=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fluvial.config import Settings
+from fluvial.process_note import leave_note, read_note, take_note_back
 from fluvial.query.versions import NOT_BY_SERVERS
 from fluvial.spark.warehouse import Warehouse
 
@@ -81,7 +82,7 @@ def found(settings: Settings) -> Server | None:
     The server of the settings' warehouse that has left a note and runs.
     """
     try:
-        noted = _read(_note(settings))
+        noted = read_note(_note(settings))
         os.kill(noted["pid"], 0)
         if noted["warehouse"] != _warehouse(settings):
             return None
@@ -97,7 +98,7 @@ def process_of(settings: Settings) -> int | None:
     The process that left the note, whether it runs or not.
     """
     try:
-        return int(_read(_note(settings))["pid"])
+        return int(read_note(_note(settings))["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -108,22 +109,14 @@ def noted(settings: Settings, host: str, port: int, *, flight_url: str | None = 
     Leave a note of this process's server while it runs, where there is a place for it.
     """
     path = _note(settings)
-    written = path.with_name(f"{_NOTE}.{os.getpid()}")
+    note: dict[str, Any] = {"host": host, "port": port, "flight": flight_url}
+    note |= {"warehouse": _warehouse(settings), "cluster": settings.cluster.bootstrap_servers}
     with suppress(OSError):
-        note: dict[str, Any] = {"pid": os.getpid(), "host": host, "port": port, "flight": flight_url}
-        note |= {"warehouse": _warehouse(settings), "cluster": settings.cluster.bootstrap_servers}
-        written.write_text(json.dumps(note), encoding="utf-8")
-        written.replace(path)
+        leave_note(path, note)
     try:
         yield
     finally:
-        with suppress(OSError, ValueError, KeyError):
-            if _read(path)["pid"] == os.getpid():
-                path.unlink()
-
-
-def _read(note: Path) -> Any:
-    return json.loads(note.read_text(encoding="utf-8"))
+        take_note_back(path)
 
 
 def _note(settings: Settings) -> Path:

@@ -35,6 +35,13 @@ _SHARED_CODE = {
 _OF_A_SESSION = ("spark.sql.", "spark.databricks.")
 
 
+def is_local(master: str) -> bool:
+    """
+    Whether a master is a Spark within the driver's own process.
+    """
+    return master.startswith("local")
+
+
 class ConnectError(FluvialError):
     """
     A Spark Connect server cannot be used.

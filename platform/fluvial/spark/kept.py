@@ -10,12 +10,13 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fluvial.config import Settings
+from fluvial.process_note import leave_note, read_note, take_note_back
 
 LEASES = "leases"
 """The socket where the session is asked for."""
@@ -26,6 +27,7 @@ CLEARED_WITHIN_S = 10.0
 """How long who asks waits for what the last command left to be cleared away."""
 
 _NOTE = "spark.json"
+_PYTHON = [sys.executable, *sys.version_info[:3]]
 _ANSWERS_WITHIN_S = CLEARED_WITHIN_S + 5.0
 # Of the environment, what a JVM or its Python workers take from there.
 _OF_JVM = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "JAVA_", "LD_LIBRARY_PATH", "LANG", "LC_", "PYTHONPATH")
@@ -57,16 +59,18 @@ def fingerprint(conf: Mapping[str, str]) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def borrow(settings: Settings, conf: Mapping[str, str]) -> Lease | None:
+def borrow(settings: Settings, conf: Callable[[], Mapping[str, str]]) -> Lease | None:
     """
     The kept session of these settings; None where none is kept, it has other settings, or another command has it.
+
+    `conf` says what a session of its own would be configured with, and is asked only where one is kept.
     """
     link = connected(settings, LEASES)
     if link is None:
         return None
     with suppress(OSError, ValueError, KeyError):
         link.settimeout(_ANSWERS_WITHIN_S)
-        link.send(fingerprint(conf).encode())
+        link.send(fingerprint(conf()).encode())
         answer = json.loads(link.recv(REQUEST_BYTES_MAX))
         link.settimeout(None)
         return Lease(int(answer["port"]), str(answer["secret"]), link)
@@ -80,8 +84,8 @@ def connected(settings: Settings, name: str) -> socket.socket | None:
     """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with suppress(OSError, ValueError, KeyError, TypeError):
-        note = json.loads(_note(settings).read_text(encoding="utf-8"))
-        if note["python"] == [sys.executable, *sys.version_info[:3]]:
+        note = read_note(_note(settings))
+        if note["python"] == _PYTHON:
             link.connect(str(Path(note["folder"]) / name))
             return link
     link.close()
@@ -95,16 +99,11 @@ def noted(settings: Settings, folder: Path) -> Iterator[None]:
     """
     path = _note(settings)
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(f"{_NOTE}.{os.getpid()}")
-    note = {"pid": os.getpid(), "folder": str(folder), "python": [sys.executable, *sys.version_info[:3]]}
-    written.write_text(json.dumps(note), encoding="utf-8")
-    written.replace(path)
+    leave_note(path, {"folder": str(folder), "python": _PYTHON})
     try:
         yield
     finally:
-        with suppress(OSError, ValueError, KeyError):
-            if json.loads(path.read_text(encoding="utf-8"))["pid"] == os.getpid():
-                path.unlink()
+        take_note_back(path)
 
 
 def _note(settings: Settings) -> Path:

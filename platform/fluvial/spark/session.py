@@ -21,7 +21,7 @@ from fluvial.errors import FluvialError
 from fluvial.extras import needed
 from fluvial.spark import kept
 from fluvial.spark.class_archive import ClassArchive
-from fluvial.spark.connect import connect, is_client, is_remote
+from fluvial.spark.connect import connect, is_client, is_local, is_remote
 from fluvial.spark.jars import Say, prepare_jars, require_jars
 from fluvial.spark.java import require_java
 from fluvial.spark.jvm import has_jvm, start_jvm
@@ -108,7 +108,7 @@ def build_session(
     except (PySparkException, Py4JError) as error:
         explanation = explained(error, "the session")
         why = explanation.cause if isinstance(explanation, SparkFailedError) else _first_line(error)
-        repair = "" if _is_local(settings) else ": start the cluster, or repair its address (spark_master)"
+        repair = "" if is_local(settings.spark_master) else ": start the cluster, or repair its address (spark_master)"
         raise SparkError(f"Spark did not start on {settings.spark_master}: {why}{repair}") from error
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).disabled = True
@@ -150,7 +150,7 @@ def _borrowed(settings: "Settings", say: Say | None) -> "SparkSession | None":
 
 
 def _borrow(settings: "Settings", say: Say | None) -> kept.Lease | None:
-    return kept.borrow(settings, driver_conf(settings, say)) if _is_local(settings) else None
+    return kept.borrow(settings, lambda: driver_conf(settings, say)) if is_local(settings.spark_master) else None
 
 
 def _with_jvm(settings: "Settings", say: Say | None) -> dict[str, str]:
@@ -161,27 +161,23 @@ def _with_jvm(settings: "Settings", say: Say | None) -> dict[str, str]:
     return conf
 
 
-def _is_local(settings: "Settings") -> bool:
-    return settings.spark_master.startswith("local")
-
-
 def driver_conf(settings: "Settings", say: Say | None = None) -> dict[str, str]:
     """
     Every setting of a session whose driver is of this machine; what it is started by is in the environment then.
     """
     java = require_java()
-    is_local = _is_local(settings)
+    own = is_local(settings.spark_master)
     # The archive is read by a driver on a class path that is known here: on a cluster the jars are copied first. A JVM
     # that runs takes none, and would be the one of the process that makes it, which inherits how to reach it.
-    jars = prepare_jars(say) if is_local and not has_jvm() else require_jars(say)
+    jars = prepare_jars(say) if own and not has_jvm() else require_jars(say)
     if is_on_s3(settings.warehouse):
         jars = (*jars, *require_s3_jars(jars, say))
     # Python workers must be this Python, not whatever `python3` is on PATH; on a cluster it may lie elsewhere.
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark_conf.get("spark.pyspark.python", sys.executable))
-    if is_local:
+    if own:
         # Without it Spark looks up the machine's own name, and does not start where that resolves to no address.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    archive = ClassArchive.of(java, jars) if is_local else None
+    archive = ClassArchive.of(java, jars) if own else None
     return session_conf(settings, [str(jar) for jar in jars], archive)
 
 
@@ -200,7 +196,7 @@ def session_conf(settings: "Settings", jars: Sequence[str], archive: ClassArchiv
     Every setting of the session that :func:`build_session` makes; `archive` is one of the driver's classes.
     """
     conf = read_conf(packaged("spark-defaults.conf").read_text(encoding="utf-8"))
-    local = settings.spark_master.startswith("local")
+    local = is_local(settings.spark_master)
     conf["spark.master"] = settings.spark_master
     conf["spark.sql.warehouse.dir"] = Warehouse.at(settings.warehouse).root
     if is_on_s3(settings.warehouse) and not is_remote(settings.spark_master):

@@ -13,9 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from fluvial.config import Settings
 from fluvial.errors import FluvialError
+from fluvial.extras import needed
 from fluvial.http_server import listen
 from fluvial.query import jail
+from fluvial.spark.connect import is_local
 
 HOST = "127.0.0.1"
 
@@ -123,6 +126,17 @@ def free_port(option: str, port: int) -> int:
             return int(trial.getsockname()[1])
     except OSError as error:
         raise DoorError(f"{HOST}:{port}: {error.strerror or error}; choose another {option}") from error
+
+
+def demand_local_spark(settings: Settings, option: str) -> None:
+    """
+    Raise FluvialError where Spark cannot run in a process of the server.
+    """
+    with needed("spark"):
+        import pyspark  # noqa: F401
+
+    if not is_local(settings.spark_master):
+        raise DoorError(f"{option} runs Spark in the server: spark_master is {settings.spark_master}, not local[*]")
 
 
 def passed_on(*names: str) -> dict[str, str]:

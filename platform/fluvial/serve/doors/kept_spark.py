@@ -5,8 +5,7 @@
 import os
 
 from fluvial.config import Settings
-from fluvial.extras import needed
-from fluvial.serve.doors.door import Door, DoorError
+from fluvial.serve.doors.door import Door, demand_local_spark
 from fluvial.spark.jars import Say, prepare_jars
 from fluvial.spark.java import require_java
 
@@ -19,13 +18,7 @@ def kept_spark(settings: Settings, program: str, *, say: Say | None) -> Door:
 
     `program` is the module that runs commands: see :func:`~fluvial.serve.doors.forks.start_forks`.
     """
-    with needed("spark"):
-        import pyspark  # noqa: F401
-
-    if not settings.spark_master.startswith("local"):
-        raise DoorError(
-            f"--keep-spark keeps Spark in the server: spark_master is {settings.spark_master}, not local[*]"
-        )
+    demand_local_spark(settings, "--keep-spark")
     require_java()
     prepare_jars(say)
     return Door(

@@ -5,6 +5,8 @@ It is started by :mod:`fluvial.serve.doors.kept_spark`, and asked by :mod:`fluvi
 """
 
 import json
+import os
+import select
 import socket
 import sys
 from contextlib import suppress
@@ -20,7 +22,7 @@ from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.query import jail
 from fluvial.serve.doors.forks import start_forks
-from fluvial.serve.doors.process import given, say_ready, wait_for_the_end
+from fluvial.serve.doors.process import given, say_ready
 from fluvial.spark import kept
 from fluvial.spark.session import build_session, driver_conf
 
@@ -53,8 +55,10 @@ def main() -> None:
         Thread(target=Lender(session, fingerprint).serve, args=(listener,), name="lender", daemon=True).start()
         with kept.noted(settings, folder):
             say_ready()
-            wait_for_the_end()
-    session.stop()
+            # With the JVM it ends, too, and is started again.
+            select.select([0, os.pidfd_open(session.sparkContext._gateway.proc.pid)], [], [])
+    with suppress(Py4JError):
+        session.stop()
 
 
 class _State(Enum):

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 from fluvial.config import Settings
-from fluvial.extras import needed
-from fluvial.serve.doors.door import HOST, Door, DoorError, free_port, passed_on, walled
+from fluvial.serve.doors.door import HOST, Door, demand_local_spark, free_port, passed_on, walled
 from fluvial.spark.jars import Say, prepare_jars
 from fluvial.spark.java import require_java
 
@@ -22,13 +21,7 @@ def thrift_door(settings: Settings, warehouse: str, port: int, *, allow_unconfin
     """
     The door of a warehouse on this machine; `say` hears when the jars are fetched. Raises FluvialError.
     """
-    with needed("spark"):
-        import pyspark  # noqa: F401
-
-    if not settings.spark_master.startswith("local"):
-        raise DoorError(
-            f"--thrift-port runs Spark in the server: spark_master is {settings.spark_master}, not local[*]"
-        )
+    demand_local_spark(settings, "--thrift-port")
     port = free_port("--thrift-port", port)
     confined = walled(TITLE, allow_unconfined=allow_unconfined)
     # Behind the walls nothing is fetched and nothing is kept.

@@ -220,7 +220,8 @@ def _bound(statement: ast.stmt) -> list[str]:
             return [] if "*" in names else names
         case ast.Assign():
             targets = [each for target in statement.targets for each in _targets(target)]
-            return [each.id for each in targets if isinstance(each, ast.Name)] if _are_names(targets) else []
+            names = [each.id for each in targets if isinstance(each, ast.Name)]
+            return names if len(names) == len(targets) else []
         case ast.AnnAssign(target=ast.Name(id=name)):
             return [name]
     return []
@@ -228,10 +229,6 @@ def _bound(statement: ast.stmt) -> list[str]:
 
 def _targets(target: ast.expr) -> list[ast.expr]:
     return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-
-
-def _are_names(targets: list[ast.expr]) -> bool:
-    return all(isinstance(each, ast.Name) for each in targets)
 
 
 def _is_nothing(statement: ast.stmt) -> bool:

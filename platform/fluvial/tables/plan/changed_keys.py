@@ -137,8 +137,7 @@ class ChangedKeys:
     def _same(self, path: Sequence[str]) -> "Column":
         from pyspark.sql.functions import expr
 
-        # A key may be null, and is then one like others.
-        return expr(" AND ".join(f"({step}) <=> {_KEY}{index}" for index, step in enumerate(path)))
+        return expr(same_key(path))
 
 
 def rows_changed(log: TableLog, since: int, until: int) -> int:
@@ -338,6 +337,14 @@ def key_columns(path: Sequence[str]) -> list[str]:
     The columns of :class:`ChangedKeys` for each part of a key.
     """
     return [f"{_KEY}{index}" for index in range(len(path))]
+
+
+def same_key(path: Sequence[str]) -> str:
+    """
+    The condition that the expressions `path` are a key in the columns of :class:`ChangedKeys`.
+    """
+    # A key may be null, and is then one like others.
+    return " AND ".join(f"({step}) <=> {name}" for step, name in zip(path, key_columns(path), strict=True))
 
 
 def keys_of(rows: "DataFrame", path: Sequence[str]) -> "DataFrame":
