@@ -334,6 +334,7 @@ def stamps(shop: Shop) -> Iterator[Mapping[str, Any]]:
                 )
 
 
+@pytest.mark.rota
 # Dagster's client of Pipes uses what Dagster itself calls preview or deprecated.
 @pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")

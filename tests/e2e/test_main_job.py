@@ -46,6 +46,7 @@ def test_every_aircraft_agrees_with_a_fold_in_plain_python(demo: LocalPlatform) 
     assert len(moved) > len(expected) / 2
 
 
+@pytest.mark.rota
 def test_what_made_an_aircrafts_row_is_told_event_by_event(demo: LocalPlatform) -> None:
     fleet = csv_truth.aircraft(MAIN_JOB_UNTIL)
     tail = min(fleet, key=lambda each: (abs(fleet[each].departures - 20), each))

@@ -144,6 +144,7 @@ def made_of(asked: Asked, table: str) -> list[str]:
     return asked.rows(f"select * from {table}", fresh=False)[0]
 
 
+@pytest.mark.rota
 def test_spark_gives_the_same_fresh_answer(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], asked: Asked
 ) -> None:

@@ -120,6 +120,7 @@ def test_fresh_marts_are_those_of_a_run_up_to_the_same_offsets(
                 assert "what is newer in" in told
 
 
+@pytest.mark.rota
 def test_spark_makes_the_same_of_what_is_behind_the_inputs(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration]
 ) -> None:

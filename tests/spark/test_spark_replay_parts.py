@@ -61,7 +61,7 @@ START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 HOURS = 6
 SPENT = "history.spent"
 ENDED = "c8"
-SEEDS = [pytest.param(seed, marks=() if seed == 0 else pytest.mark.rota) for seed in range(4)]
+SEEDS = range(4)
 
 
 def events(random: Random, number: int) -> Iterator[Sent]:
@@ -154,6 +154,7 @@ def of(stretch: Stretch, topic: Topic) -> Stretch:
     return stretch if stretch.window is not None else Stretch(offsets={topic.name: stretch.offsets[""]})
 
 
+@pytest.mark.rota
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ranges_of_a_topic_in_any_order_leave_what_a_rebuild_makes(
     seed: int, spark: Any, settings: Settings, schemas: Schemas, topic: Topic
@@ -191,7 +192,7 @@ def test_ranges_of_a_topic_in_any_order_leave_what_a_rebuild_makes(
         assert verdict.is_exact, (table.table, verdict)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.rota if seed else ()) for seed in SEEDS])
 def test_ranges_of_marts_in_any_order_leave_what_the_batch_query_makes(
     seed: int, spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:

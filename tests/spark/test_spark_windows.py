@@ -162,6 +162,7 @@ def test_a_late_row_opens_its_window_again_until_its_lateness_is_over(views: Vie
     assert views.spark.sql("SELECT count(*) FROM late.views_by_hour").collect()[0][0] == 1
 
 
+@pytest.mark.rota
 def test_which_rows_are_late_does_not_depend_on_when_a_table_is_refreshed(views: Views) -> None:
     mart = by_hour(hopping("at", "1 hour", "30 minutes", watermark="0 minutes"))
     for time in ("10:05", "12:31", "10:06", "12:02", "13:15", "12:20", "12:40"):
@@ -242,6 +243,7 @@ def test_sessions_grow_together_and_apart(views: Views) -> None:
     assert views.is_exact(visits)
 
 
+@pytest.mark.rota
 def test_an_aggregate_of_sessions_is_made_by_keys(views: Views) -> None:
     fields = {"n": count(), "longest": max_("seconds"), "all": sum_("seconds")}
     visits = aggregate(VIEWS, name="visits", by="visitor", fields=fields, window=session("at", "10 minutes"))

@@ -40,6 +40,9 @@ class Roles:
         self._forgive_lost_epoch(epoch)
         if epoch == state.epochs.current and state.is_leader and state.leading is not None:
             return self.isr_settled(leadership, steady_ms=steady_ms)
+        if not state.is_leader:
+            # What a coordinator has allowed before may be over: another leader has its marker.
+            state.transactions.forget_expected()
         state.is_leader, state.leader_id = True, node_id
         state.epochs.current = epoch
         state.epochs.begin(epoch, state.next_offset)

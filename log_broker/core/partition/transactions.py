@@ -113,7 +113,7 @@ class PartitionTransactions:
         del self._expected[producer_id]
 
     def forget_expected(self) -> None:
-        """Whoever leads next asks the coordinator itself."""
+        """Whoever leads next asks the coordinator itself: markers that other leaders wrote are not seen here."""
         self._expected.clear()
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, *, bumped: bool) -> None:

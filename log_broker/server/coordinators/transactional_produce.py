@@ -78,7 +78,8 @@ def append_in_transaction(
         header = read_header(batch.records)
         transactions = batch.runtime.transactions
         producer = (header.producer_id, header.producer_epoch)
-        if transactions.is_open(*producer) and not transactions.is_awaited(header.producer_id):
+        is_open = transactions.is_open(*producer) and not transactions.is_awaited(header.producer_id)
+        if is_open or not batch.runtime.is_leader:  # who does not lead refuses it at once
             batch.append(transactional_id)
         else:
             transactions.expect(*producer, header.base_sequence)

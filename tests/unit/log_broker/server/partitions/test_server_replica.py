@@ -563,3 +563,23 @@ async def test_a_follower_forgets_what_a_leader_of_before_had_committed(nodes: N
     b.runtime.role.become_follower(2, 3)
     await fetched([b"b", b"c", b"d"], 1, 2, 1)
     assert b.runtime.high_watermark == 1, "the leader of this epoch has committed no more"
+
+
+async def test_what_was_allowed_before_it_led_is_not_allowed_any_more(nodes: Nodes) -> None:
+    a, b = nodes(2)
+    a.lead(1, isr=(1, 2), replicas=(1, 2))
+    b.runtime.role.become_follower(1, 1)
+    a.lease.renewed(0)
+    # Its answer is late: the transaction is over by then, and its marker came from another leader.
+    b.runtime.transactions.expect(7, 0, 0)
+    ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    a.runtime.own_appends.end_transaction(7, 0, EndMarker(False, 4), ended.set_result)
+    await a.written(1)
+    await catch_up(a, b)
+    b.lead(2, isr=(2,), replicas=(1, 2))
+    b.lease.renewed(0)
+    b.runtime.transactions.allow(7, 0)
+    b.runtime.transactions.answered(7)
+    answer = await b.produce(b"late", acks=1, producer_id=7, producer_epoch=0, base_sequence=0, attributes=0x10)
+    assert answer.error is ErrorCode.INVALID_TXN_STATE
+    assert b.values() == []
