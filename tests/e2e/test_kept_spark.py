@@ -148,6 +148,26 @@ def test_a_command_that_is_killed_in_the_middle_leaves_nothing_to_the_next(kept:
 
 
 @pytest.mark.rota
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_run_that_is_interrupted_ends(kept: Kept, *, is_kept: bool) -> None:
+    note = kept.note.read_bytes()
+    if not is_kept:
+        kept.note.unlink()
+    greeting = f"{'hello' if is_kept else 'goodbye'} again "
+    kept.greet(greeting)
+    run = kept.start_held()
+    run.send_signal(signal.SIGINT)
+    import time; t=time.time()
+    assert run.wait(timeout=60) == 130
+    print('ENDED', time.time()-t, (kept.platform.data_dir / 'started.log').read_text()[-1500:])
+    assert "interrupted" in (kept.platform.data_dir / "started.log").read_text()
+    (kept.folder / "hold").unlink()
+    kept.note.write_bytes(note)
+    kept.platform.run("run")
+    assert kept.greetings()[0] == {greeting}
+
+
+@pytest.mark.rota
 def test_a_jvm_that_dies_is_started_again_and_one_whose_server_dies_ends(kept: Kept) -> None:
     former = kept.jvm()
     os.kill(former, signal.SIGKILL)

@@ -62,3 +62,11 @@ def test_a_name_that_is_not_there_is_refused(state: Path, monkeypatch, capfd) ->
     with pytest.raises(SystemExit):
         run(monkeypatch, "nobody")
     assert "the rota has no nobody" in capfd.readouterr().err
+
+
+def test_what_the_machine_lacks_something_for_has_neither_passed_nor_failed(state: Path, monkeypatch, capfd) -> None:
+    turns = (Turn("bare", 1, FAILS, {}, ("no-such-program",)), Turn("skipped", 1, ("-c", "raise SystemExit(77)")))
+    monkeypatch.setattr(rota, "TURNS", turns)
+    assert run(monkeypatch, "--seed", "701") == 0
+    assert rota._passed().keys().isdisjoint({"bare", "skipped"})
+    assert "rota: bare is left out: no-such-program is not installed" in capfd.readouterr().out

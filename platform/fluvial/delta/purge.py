@@ -6,6 +6,7 @@ mark for longer: such files are written again. Delta's log has more than names: 
 values of rows, so that what stands before the newest stamped commit is removed too, once a checkpoint has the table.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +30,7 @@ ORPHAN_HOURS = 1
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 _NUMBERED = re.compile(r"\.?(\d{20})\..+")
 _LITE_REFUSED = "DELTA_CANNOT_VACUUM_LITE"
+_LAST_VACUUM = "_last_vacuum_info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ def vacuum(session: "SparkSession", path: str) -> Vacuumed:
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(2 * parallelism(session)))
     # Its two commits would stand above the stamp, and say nothing that is needed.
     session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
+    newest = TableLog(session, path).newest_version()
     files = True
     try:
         # Only what the log tells of: the files of a batch under way are in no commit yet.
@@ -84,12 +87,18 @@ def vacuum(session: "SparkSession", path: str) -> Vacuumed:
             raise
         files = False
     session.sql(f"VACUUM delta.`{path}` RETAIN {ORPHAN_HOURS} HOURS").collect()
-    forgot = _forget_old_log(session, path)
-    return Vacuumed(files=files, log=forgot, orphans=_orphans(path))
+    orphans = _orphans(path)
+    is_clean = files or orphans == 0
+    forgot = _forget_old_log(session, path, vacuumed=newest if is_clean else None)
+    return Vacuumed(files=is_clean, log=forgot, orphans=orphans)
 
 
-def _forget_old_log(session: "SparkSession", path: str) -> bool:
-    """Remove commits before the newest stamped one, once a checkpoint of the newest is there; whether it was done."""
+def _forget_old_log(session: "SparkSession", path: str, *, vacuumed: int | None) -> bool:
+    """
+    Remove commits before the newest stamped one, once a checkpoint of the newest is there; whether it was done.
+
+    No file is left that only versions up to `vacuumed` have.
+    """
     log = TableLog(session, path)
     newest = log.newest_version()
     if newest is None or is_client(session):
@@ -101,6 +110,10 @@ def _forget_old_log(session: "SparkSession", path: str) -> bool:
     if not any(name.startswith(f"{newest:020d}.checkpoint") for name in names):
         return False
     kept = next((commit.version for commit in log.newest_first() if _is_stamped(commit)), newest)
+    if vacuumed is not None:
+        kept = min(kept, vacuumed)
+        # Of a log that does not begin with version 0, VACUUM LITE must know from where on it has to look.
+        folder.write(_LAST_VACUUM, json.dumps({"latestCommitVersionOutsideOfRetentionWindow": vacuumed}))
     for name in names:
         match = _NUMBERED.fullmatch(name)
         if match is not None and int(match[1]) < (newest if ".checkpoint" in name else kept):
@@ -150,6 +163,13 @@ class _Folder:
     def names(self) -> Iterator[str]:
         for status in self._system.listStatus(self._path):
             yield status.getPath().getName()
+
+    def write(self, name: str, text: str) -> None:
+        stream = self._system.create(self._path_of(self._path, name), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
 
     def remove(self, name: str) -> None:
         self._system.delete(self._path_of(self._path, name), False)

@@ -87,8 +87,10 @@ _OTHER_FIELDS = ("DOW", "DOW_ISO", "DAYOFWEEK_ISO", "EPOCH")
 _SMALL_TYPES = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BYTE", "SHORT")
 _SMALL = re.compile(r"\b(tinyint|smallint|int)\b")
 _WRITTEN_OTHERWISE = re.compile(r"\b(float|double|array|map|struct)\b")
+_DOUBLE = re.compile(r"\b(float|double)\b")
 _TO_TEXT = frozenset({"array_join", "char", "concat", "concat_ws", "listagg", "string", "string_agg", "varchar"})
 _MEANS = frozenset({"avg", "mean", "try_avg"})
+_ONE_OF_SEVERAL = frozenset({"array", "case", "coalesce", "greatest", "if", "ifnull", "iff", "least", "nvl", "nvl2"})
 _EXACT_DIGITS_MAX = 38
 _SPARKS_WORDS = (
     "CURRENT_USER",
@@ -193,8 +195,10 @@ def why_spark_types(statement: str, columns: Iterable[tuple[str, str]]) -> str |
         reason = "an integer may overflow, which Sail does not notice"
     elif "*" in operators and "bigint" in named:
         reason = "a bigint may overflow, which Sail does not notice"
-    elif "/" in operators and ("decimal" in named or any(_is_decimal(word) for word in words)):
+    elif "/" in operators and _has_decimal(named, words):
         reason = "Sail rounds quotients of decimals otherwise"
+    elif names & _ONE_OF_SEVERAL and _has_decimal(named, words) and _has_double(named, words):
+        reason = "Sail makes a decimal of a double beside a decimal"
     elif names & _MEANS and "decimal" in named:
         reason = "Sail cuts the last digit of a mean of decimals"
     elif ("|" in operators or names & _TO_TEXT) and _WRITTEN_OTHERWISE.search(named):
@@ -220,6 +224,17 @@ def _operators(words: Sequence[Word]) -> Iterator[str]:
             is_value = before.kind is not Kind.MARK or before.text in ")]"
             if is_value and not before.is_keyword("SELECT", "DISTINCT", "ALL"):
                 yield word.text
+
+
+def _has_decimal(named: str, words: Sequence[Word]) -> bool:
+    return "decimal" in named or any(_is_decimal(word) for word in words)
+
+
+def _has_double(named: str, words: Sequence[Word]) -> bool:
+    return bool(_DOUBLE.search(named)) or any(
+        word.kind is Kind.NUMBER and bool(re.search(r"[eEdDfF]", word.text)) or word.is_keyword("DOUBLE", "FLOAT")
+        for word in words
+    )
 
 
 def _is_decimal(word: Word) -> bool:

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, Form, with_tables
 from fluvial.cli.run.handed_over import hand_over
+from fluvial.cli.run.interrupts import ended_by_interrupt
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
@@ -125,21 +126,24 @@ def run(
         raise typer.BadParameter("--select: leave out the names before it, or give each with --select too")
     if not (continuous or dry_run) and (status := hand_over(settings)) is not None:
         raise typer.Exit(status)
-    selection = _select(settings, select) if select else _selection(settings, pipelines or [])
-    skips = _skips(settings, selection, skip or [])
-    if dry_run:
-        _say_plan(settings, selection, answer_format)
-        return
-    contracts = _check_before(settings, selection, is_rebuild=rebuild)
-    if continuous:
-        _follow(settings, selection, contracts)
-        return
-    if rebuild:
-        _rebuild(settings, selection, contracts, skips, from_what_is_left=from_what_is_left)
-        return
-    if skips:
-        _run_skipping(settings, selection, contracts, skips)
-        return
+    with nullcontext() if continuous or dry_run else ended_by_interrupt():
+        selection = _select(settings, select) if select else _selection(settings, pipelines or [])
+        skips = _skips(settings, selection, skip or [])
+        if dry_run:
+            _say_plan(settings, selection, answer_format)
+            return
+        contracts = _check_before(settings, selection, is_rebuild=rebuild)
+        if continuous:
+            _follow(settings, selection, contracts)
+        elif rebuild:
+            _rebuild(settings, selection, contracts, skips, from_what_is_left=from_what_is_left)
+        elif skips:
+            _run_skipping(settings, selection, contracts, skips)
+        else:
+            _materialize(settings, selection, contracts, answer_format)
+
+
+def _materialize(settings: Settings, selection: list[str] | None, contracts: "Contracts", answer_format: Form) -> None:
     from fluvial.spark.session import start_ahead
 
     # It starts while Dagster is imported, which takes as long.

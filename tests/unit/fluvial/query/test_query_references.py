@@ -143,6 +143,10 @@ COLUMNS = [("n", "int"), ("big", "bigint"), ("amount", "decimal(12,2)"), ("weigh
         "select cast(weight as string) from t",
         "select name || weight from t",
         "select concat(name, weight) from t",
+        "select if(n = 1, 1e1, amount) from t",
+        "select max(greatest(2.50, 1e1))",
+        "select case when n > 1 then weight else 2.5 end from t",
+        "select coalesce(amount, cast(name as double)) from t",
     ],
 )
 def test_values_that_sail_makes_otherwise_are_sparks(text: str) -> None:
@@ -159,6 +163,8 @@ def test_values_that_sail_makes_otherwise_are_sparks(text: str) -> None:
         "select amount * 2.5 from t",
         "select name || '-' || name, concat(name, big) from t where weight1 > 3",
         "select distinct * from t",
+        "select coalesce(weight, 1e1), if(n = 1, weight, 0) from t",
+        "select case when n > 1 then amount else 2.5 end from t",
     ],
 )
 def test_values_that_sail_makes_as_spark_does_are_its_own(text: str) -> None:
