@@ -232,7 +232,7 @@ def _has_decimal(named: str, words: Sequence[Word]) -> bool:
 
 def _has_double(named: str, words: Sequence[Word]) -> bool:
     return bool(_DOUBLE.search(named)) or any(
-        word.kind is Kind.NUMBER and bool(re.search(r"[eEdDfF]", word.text)) or word.is_keyword("DOUBLE", "FLOAT")
+        (word.kind is Kind.NUMBER and bool(re.search(r"[eEdDfF]", word.text))) or word.is_keyword("DOUBLE", "FLOAT")
         for word in words
     )
 

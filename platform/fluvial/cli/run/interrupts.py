@@ -17,7 +17,7 @@ from typing import Any
 
 from fluvial.cli import terminal
 
-ENDS_WITHIN_S = 10
+ENDS_WITHIN_S = 5
 EXIT_INTERRUPTED = 130
 
 
