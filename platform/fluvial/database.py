@@ -25,7 +25,7 @@ from fluvial.query.engine import Answer, Door, Engine, Fresh, Told
 from fluvial.query.references import INTERNAL_COLUMNS
 from fluvial.query.rendering import TABLE_ROWS_MAX, html_table
 from fluvial.query.rows import columns_of, rows_of
-from fluvial.query.versions import At
+from fluvial.query.versions import At, Version
 from fluvial.query.words import StatementError, bound, parameters_of, used_parameters
 from fluvial.serve.errors import BadKeyError
 from fluvial.serve.keys import key_columns
@@ -294,13 +294,24 @@ class Database:
 
     def _opened(self) -> Door:
         if self._door is None:
-            self._door = Door(settings=self.settings, ask_spark=self._ask_spark, say=_log.info, engine=Engine.AUTO)
+            self._door = Door(
+                settings=self.settings,
+                ask_spark=self._ask_spark,
+                say=_log.info,
+                engine=Engine.AUTO,
+                up_to=self._up_to,
+            )
         return self._door
 
     def _freshness(self, at_least: Sequence[At]) -> AbstractContextManager[Fresh]:
         from fluvial.fresh.freshness import opened
 
         return opened(self.settings, at_least)
+
+    def _up_to(self, version: Version, place: At) -> Version:
+        from fluvial.fresh.freshness import made_up_to
+
+        return made_up_to(self.settings, version, place)
 
     def _ask_spark(self, statement: str) -> Any:
         from fluvial.spark.session import build_session, register_tables, run_sql

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -33,7 +33,7 @@ from fluvial.serve.sql import SqlLimits, Statements
 from fluvial.serve.warehouse import ServedWarehouse
 from fluvial.spark.kafka import TopicError
 from fluvial.spark.session import register_tables, run_sql
-from fluvial.tables import Declaration, compacted, count, history, state
+from fluvial.tables import Declaration, History, compacted, count, history, state
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.plan.planning import GapError
 
@@ -76,6 +76,16 @@ class Asked:
 
         told = self.door.answer(statement, take, again=found.clear)
         return found[0], told
+
+    def as_of(self, statement: str, ends: Mapping[int, int]) -> tuple[list[str], Told]:
+        """The rows as of the records before `ends`."""
+        (topic,) = {each.topic for each in self.freshness.declarations.values() if isinstance(each, History)}
+        self.door.places = [At(topic=topic, offsets={partition: end - 1 for partition, end in ends.items() if end})]
+        self.door.up_to = self.freshness.up_to
+        try:
+            return self.rows(statement, fresh=False)
+        finally:
+            self.door.places = ()
 
     def close(self) -> None:
         self.door.close()
@@ -121,10 +131,14 @@ def test_a_fresh_answer_is_that_of_a_run_up_to_the_same_offsets(
     dice = random.Random(seed)
     for at in dice.sample(range(300), 5):
         events[at] = replace(events[at], value=None, raw=dice.choice([b"bad", b"\0\0\0\0\x7fno such schema"]))
-    cuts = [0, *sorted(dice.sample(range(1, 300), 2)), 300]
+    cuts = [0, *sorted(dice.sample(range(1, 300), 3)), 300]
+    before: dict[str, tuple[list[str], Told]] = {}
     for number, (start, end) in enumerate(pairwise(cuts)):
         topic.send(events[start:end])
         fresh = {} if number == 0 else {name: asked.rows(f"select * from {name}") for name in tables}
+        if number == 1:
+            before = fresh
+            continue  # so that what they answered with is no version's
         for declaration in tables.values():
             materialize(declaration, settings, spark, schemas=schemas)
         register_tables(spark, settings)
@@ -134,6 +148,10 @@ def test_a_fresh_answer_is_that_of_a_run_up_to_the_same_offsets(
             assert told.engine is Engine.SAIL, (name, asked.heard)
             assert told.versions[0].ends == without.versions[0].ends
             assert "newer offsets" in str(told)
+    for name, (rows, told) in before.items():
+        again, by = asked.as_of(f"select * from {name}", told.versions[0].ends)
+        assert (again, by.versions[0].ends) == (rows, told.versions[0].ends), name
+        assert (by.engine, by.versions[0].version) == (Engine.SAIL, 0), name
     # With nothing behind it a table is as it is.
     rows, told = asked.rows("select * from state.readings")
     assert rows == made_of(asked, "state.readings")

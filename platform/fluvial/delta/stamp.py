@@ -155,16 +155,17 @@ class Position:
         return {} if self.stamp is None else {partition: end for partition, (_, end) in self.stamp.offsets.items()}
 
 
-def read_position(log: TableLog, table: str) -> Position:
+def read_position(log: TableLog, table: str, *, version: int | None = None) -> Position:
     """
-    The position of a table, read back from its own log.
+    The position of a table, read back from its own log; with `version` that of an older one.
 
     Commits of others (OPTIMIZE, VACUUM, an ALTER) stand between stamped ones and are passed over. A RESTORE above the
     newest stamp took back rows which that stamp still counts, so it is refused, as is a table that no stamp is left of.
     Raises :class:`~fluvial.delta.errors.BrokenLogError` where the log lacks commits or parts of them.
     """
     log.check()
-    version = log.newest_version()
+    if version is None:
+        version = log.newest_version()
     if version is None:
         return Position(version=None, stamp=None)
     # Commits that came since are of another position.

@@ -73,6 +73,26 @@ class Freshness:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
+    def up_to(self, version: Version, place: At) -> Version:
+        """
+        A version of a table with the records behind it up to the offsets of a place; of partitions that it does not
+        name with none.
+
+        Raises :class:`~fluvial.fresh.errors.FreshError`, and what a run raises of a topic.
+        """
+        declaration = self._declaration(version.table)
+        position = read_position(self._log(version.table), version.table, version=version.version)
+        bounds = topic_bounds(self.settings.cluster, place.topic)
+        for partition, offset in place.offsets.items():
+            if bounds.ends.get(partition, 0) <= offset:
+                raise FreshError(f"partition {partition} of {place.topic} does not hold offset {offset} yet")
+        known = {partition: position.ends.get(partition, start) for partition, start in bounds.starts.items()}
+        ends = known | {partition: offset + 1 for partition, offset in place.offsets.items()}
+        made = self._newer(declaration, position, version, replace(bounds, ends=ends))
+        if any(made.ends.get(partition) != offset + 1 for partition, offset in place.offsets.items()):
+            raise FreshError(f"{version.table} reads the partitions of {place.topic} in another order")
+        return made
+
     def _of(self, tables: Sequence[str]) -> Mapping[str, Version]:
         marts, bases = self._apart(tables)
         # Before their inputs: what is newer in these is then taken for what it is.
@@ -252,3 +272,11 @@ def opened(settings: Settings, at_least: Sequence[At] = (), **more: Any) -> Iter
     with settings.registry.client() as schemas:
         declared = load_project(settings.project)
         yield Freshness(settings=settings, declarations=declared, schemas=schemas, at_least=at_least, **more)
+
+
+def made_up_to(settings: Settings, version: Version, place: At, **more: Any) -> Version:
+    """
+    As :meth:`Freshness.up_to`, by a project's declarations and its registry.
+    """
+    with opened(settings, **more) as freshness:
+        return freshness.up_to(version, place)

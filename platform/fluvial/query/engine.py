@@ -10,7 +10,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
@@ -36,7 +36,7 @@ from fluvial.query.routing import (
 from fluvial.query.rows import Columns, columns_of, rows_of
 from fluvial.query.sail import Sail, SailError
 from fluvial.query.sources import OtherAnswerError, SailSources, SparkSources, leave_to_spark
-from fluvial.query.versions import At, Version, resolve
+from fluvial.query.versions import At, NoSuchOffsetError, Version, resolve
 from fluvial.spark.connect import is_local
 from fluvial.spark.warehouse import DATABASES, Warehouse
 
@@ -64,8 +64,22 @@ AskSpark = Callable[[str], Any]
 """Gives Spark's DataFrame for a statement; starts Spark on its first call."""
 
 
-Fresh = Callable[[Sequence[str]], Mapping[str, Version]]
-"""Gives the newest version of each of some tables, with the records behind it where they can be read into it."""
+class Fresh(Protocol):
+    """
+    Reads what the log holds behind versions of tables.
+    """
+
+    def __call__(self, tables: Sequence[str]) -> Mapping[str, Version]:
+        """
+        The newest version of each table, with the records behind it where they can be read into it.
+        """
+        ...
+
+    def up_to(self, version: Version, place: At) -> Version:
+        """
+        A version with the records behind it up to the offsets of a place. Raises :class:`~fluvial.errors.FluvialError`.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -100,7 +114,8 @@ class Door:
     Takes statements for one warehouse; close it after use.
 
     `ask_spark` makes Spark's DataFrame of a statement, `say` hears why a statement goes to Spark, and `memory_bytes`
-    is what Sail may take for its statements. With `fresh` tables are read with what their logs hold behind them.
+    is what Sail may take for its statements. With `fresh` tables are read with what their logs hold behind them; where
+    a place of `places` lies between two versions of a table, `up_to` gives the older one with the records up to there.
     """
 
     settings: Settings
@@ -110,6 +125,7 @@ class Door:
     places: Sequence[At] = ()
     memory_bytes: int | None = None
     fresh: Fresh | None = None
+    up_to: Callable[[Version, At], Version] | None = None
     _folder: "TemporaryDirectory[str] | None" = None
     _sail: Sail | None = None
     _spark_only: str | None = None
@@ -261,12 +277,21 @@ class Door:
         for each in query.references:
             meant = (each.table, each.version, each.timestamp)
             if meant not in same:
-                log = TableLog(None, self.warehouse.path(each.table))
-                same[meant] = resolve(
-                    log, each.table, version=each.version, timestamp=each.timestamp, places=self.places
-                )
+                same[meant] = self._resolved(each)
             found[each] = same[meant]
         return found
+
+    def _resolved(self, reference: Reference) -> Version:
+        log, table = TableLog(None, self.warehouse.path(reference.table)), reference.table
+        try:
+            return resolve(log, table, version=reference.version, timestamp=reference.timestamp, places=self.places)
+        except NoSuchOffsetError as error:
+            if self.up_to is None or error.below is None or error.place is None:
+                raise
+            try:
+                return self.up_to(error.below, error.place)
+            except FluvialError as failure:
+                raise NoSuchOffsetError(f"{error}; it is not made from the log: {failure}") from failure
 
     @contextmanager
     def _by_sail(self, query: Query, versions: Mapping[Reference, Version], rows_max: int | None) -> Iterator[Answer]:

@@ -101,8 +101,13 @@ MakesFrame = Callable[[Sequence[Any]], Any]
 
 class NoSuchOffsetError(FluvialError):
     """
-    No version of a table ends at the offset that was asked for.
+    No version of a table ends at the offsets of `place`; `below` is the newest that holds nothing behind them.
     """
+
+    def __init__(self, message: str, *, place: "At | None" = None, below: "Version | None" = None) -> None:
+        self.place = place
+        self.below = below
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,13 +272,15 @@ def _between(table: str, place: At, *, below: Version | None, above: Version | N
         return f"version {version.version} (--at {place.topic}:{ends})"
 
     if below is None and above is None:
-        return NoSuchOffsetError(f"{table} has no version that ends at {place}")
-    if below is None:
+        message = f"{table} has no version that ends at {place}"
+    elif below is None:
         assert above is not None
-        return NoSuchOffsetError(f"no version of {table} ends at {place}: the oldest in its log is {told(above)}")
-    if above is None:
-        return NoSuchOffsetError(f"{table} does not hold {place} yet: the newest is {told(below)}")
-    return NoSuchOffsetError(f"no version of {table} ends at {place}: the nearest are {told(below)} and {told(above)}")
+        message = f"no version of {table} ends at {place}: the oldest in its log is {told(above)}"
+    elif above is None:
+        message = f"{table} does not hold {place} yet: the newest is {told(below)}"
+    else:
+        message = f"no version of {table} ends at {place}: the nearest are {told(below)} and {told(above)}"
+    return NoSuchOffsetError(message, place=place, below=below)
 
 
 def _at_time(log: TableLog, text: str) -> int:

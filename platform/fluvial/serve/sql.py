@@ -17,7 +17,7 @@ from fluvial.errors import FluvialError
 from fluvial.query.answers import Format, write
 from fluvial.query.engine import Answer, Door, Engine, Fresh, RoutingError, Told
 from fluvial.query.rendering import AnswerError
-from fluvial.query.versions import At
+from fluvial.query.versions import At, Version
 from fluvial.query.words import StatementError
 from fluvial.serve.errors import (
     BadRequestError,
@@ -163,6 +163,7 @@ class Statements:
                 say=lambda text: None,
                 engine=Engine.SAIL,
                 memory_bytes=self.limits.memory_bytes,
+                up_to=None if self._fresh is None else self._up_to,
             )
         except RoutingError as error:  # of the settings, such as those of Spark
             raise _only_spark(error) from error
@@ -222,16 +223,24 @@ class Statements:
             return
         if self._fresh is None:
             raise RefusedStatementError("this server does not read what the log holds behind its tables")
+        with self._reading(self._fresh, asked.at_least) as fresh:
+            yield fresh
+
+    def _reading(self, opens: OpensFresh, at_least: Sequence[At]) -> AbstractContextManager[Fresh]:
         limits = self.limits
         # A pipeline's function may take any time, and what it makes of DataFrames takes PySpark and a port.
-        with self._fresh(
+        return opens(
             self.settings,
-            asked.at_least,
+            at_least,
             patience_s=limits.fresh_seconds,
             records_max=limits.fresh_records,
             marts=False,
-        ) as fresh:
-            yield fresh
+        )
+
+    def _up_to(self, version: Version, place: At) -> Version:
+        assert self._fresh is not None
+        with self._reading(self._fresh, ()) as fresh:
+            return fresh.up_to(version, place)
 
 
 class _Bounded(io.BytesIO):

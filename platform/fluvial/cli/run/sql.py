@@ -231,9 +231,14 @@ def _door(
 ) -> "Iterator[Door]":
     """What answers statements; Sail and Spark end with it."""
     from fluvial.query.engine import Door, Engine
-    from fluvial.query.versions import At
+    from fluvial.query.versions import At, Version
 
     started: list[Any] = []
+
+    def up_to(version: Version, place: At) -> Version:
+        from fluvial.fresh.freshness import made_up_to
+
+        return made_up_to(settings, version, place)
 
     def ask_spark(statement: str) -> Any:
         from fluvial.spark.session import build_session, register_tables, run_sql
@@ -250,6 +255,7 @@ def _door(
         say=terminal.say,
         engine=Engine(engine),
         places=At.of(places),
+        up_to=up_to,
     )
     with closing(door), ExitStack() as stack:
         if fresh:

@@ -17,7 +17,7 @@ from fluvial.delta.stamp import Stamp
 from fluvial.errors import FluvialError
 from fluvial.query.engine import Answer, Door, Engine, RoutingError
 from fluvial.query.sail import Sail, SailError
-from fluvial.query.versions import At
+from fluvial.query.versions import At, NoSuchOffsetError, Version
 from fluvial.spark.session import UnknownTableError
 
 pytest.importorskip("pysail", reason="Sail is an extra: fluvial[sql]")
@@ -90,6 +90,21 @@ def test_earlier_versions_are_read_by_number_and_by_offset(asked: Asked) -> None
     assert asked.rows(joined) == [{"n": 1, "m": 3}]
     assert "version 0 of" in asked.told
     assert "version 1 of" in asked.told
+
+
+def test_a_place_between_two_versions_names_them_where_the_log_does_not_lead_there(asked: Asked) -> None:
+    door = asked.door(places=At.of(["orders:0=10"]))
+    told = "no version of state.customers ends at orders:0=10: the nearest are version 0 .* and version 1 "
+    with pytest.raises(NoSuchOffsetError, match=told):
+        asked.rows("select * from state.customers", door)
+
+    def up_to(version: Version, place: At) -> Version:
+        assert (version.version, place.offsets) == (0, {0: 10})
+        raise FluvialError("no broker answers")
+
+    door.up_to = up_to
+    with pytest.raises(NoSuchOffsetError, match=rf"{told}.*; it is not made from the log: no broker answers"):
+        asked.rows("select * from state.customers", door)
 
 
 def test_values_are_those_that_spark_gives(asked: Asked) -> None:
