@@ -214,8 +214,9 @@ def unclean(stage: Stage, *, allowed: bool) -> tuple[list[str], list[str], float
         without = time.monotonic() - began
         expect(cluster, topic, values)
     else:
-        time.sleep(5)
-        assert cluster.leader(topic) == -1
+        cluster.await_leader(topic, [-1])
+        time.sleep(2)
+        assert cluster.leader(topic) == -1, "b has come back, and is not in sync"
         without = -1.0
     cluster.restart(a)
     cluster.await_isr(topic, [a, b])
@@ -280,7 +281,7 @@ def lowered_minimum(stage: Stage) -> None:
     assert len(acked(told)) == 20, "at once, without a restart"
     cluster.kill(leader)
     cluster.restart(*cluster.others(leader))
-    assert cluster.leader(topic) == -1
+    cluster.await_leader(topic, [-1])
     cluster.restart(leader)
     cluster.await_isr(topic, cluster.brokers)
     expect(cluster, topic, [*values_of(stage, 20), *values_of(stage, 20, "alone")])

@@ -90,6 +90,7 @@ class BrokerRegistry:
         self._caught_up_ms: dict[int, int] = {}  # when each was last told that it is caught up
         self._leaders_version = image.version  # in which a leader was replaced for the last time, or before it
         self._unable: dict[int, int] = {}  # whose disk takes no writes: up to which version it was handed over from
+        self._handed_over: dict[int, int] = {}  # the version that has what was decided for it, committed or not
         self._leaving_at: dict[int, int] = {}  # the version of the image in which a broker was first seen to leave
         self.hear_all(image, now_ms)
 
@@ -140,6 +141,7 @@ class BrokerRegistry:
         self._heard_ms[wanted.node_id] = now_ms
         self._replayed.pop(wanted.node_id, None)
         self._leaving_at.pop(wanted.node_id, None)
+        self._handed_over.pop(wanted.node_id, None)
         self._note_disk(wanted.node_id, takes_writes=True)
         registered = BrokerRegistered(
             node_id=wanted.node_id,
@@ -166,7 +168,8 @@ class BrokerRegistry:
         self._heard_ms[beat.node_id] = now_ms
         self._replayed[beat.node_id] = beat.replayed
         self._note_disk(beat.node_id, takes_writes=beat.takes_writes)
-        is_caught_up = beat.replayed >= max(broker.epoch, self._leaders_version)
+        known_from = max(broker.epoch, self._leaders_version, self._handed_over.get(beat.node_id, 0))
+        is_caught_up = beat.replayed >= known_from
         if is_caught_up:
             self._caught_up_ms[beat.node_id] = now_ms
         if broker.is_fenced:
@@ -254,7 +257,9 @@ class BrokerRegistry:
         if self._unable[node_id] == image.version:
             return ()
         records = elections.hand_over(image, node_id, self._unable)
-        if not records:
+        if records:
+            self._handed_over[node_id] = max(self._handed_over.get(node_id, 0), image.version + len(records))
+        else:
             self._unable[node_id] = image.version
         return records
 

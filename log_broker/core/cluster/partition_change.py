@@ -119,7 +119,8 @@ def _elect(
         return Elected(candidates[0] if election is Election.PREFERRED and is_better else then.leader)
     if candidates:
         return Elected(candidates[0])
-    if election is Election.UNCLEAN:
+    # Beside the only replica nobody has more, also if its own log is gone.
+    if election is Election.UNCLEAN or len(then.replicas) == 1:
         # Nobody's log is known to be whole. That of the last leader is likely to be the longest.
         present = [node_id for node_id in then.replicas if may_lead(node_id)]
         if present:

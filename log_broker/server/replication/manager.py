@@ -209,7 +209,9 @@ class ReplicaManager:
         runtime.replica.on_damaged = partial(self.repair.damaged, runtime)
         runtime.replica.on_refused = partial(self._refusals.add, topic.name, index)
         self.reports.missing_records(runtime)
-        if not had_log and partition.leader_epoch > 0 and {*partition.isr, *partition.elr} == {node.config.node_id}:
+        # Who is known to have nothing of it any more is no longer in sync, and led it last.
+        holders = {*partition.isr, *partition.elr} or {partition.last_known_leader}
+        if not had_log and partition.leader_epoch > 0 and holders == {node.config.node_id}:
             self.reports.missing_log(runtime, partition)
         if partition.leader == node.config.node_id:
             self.fetchers.unfollow((topic.name, index))

@@ -4,6 +4,7 @@ import pytest
 from cluster_driver import SESSION_MS, ClusterDriver
 
 from log_broker.core.cluster import elections
+from log_broker.core.cluster.broker_registry import Heartbeat
 from log_broker.core.cluster.elections import PREFERRED, UNCLEAN
 from log_broker.core.cluster.image import NO_LEADER
 from log_broker.errors import BrokerError, ErrorCode
@@ -184,13 +185,26 @@ def test_what_is_synced_is_there_after_any_end() -> None:
 def test_an_empty_directory_is_never_eligible_not_even_as_the_last() -> None:
     cluster = ClusterDriver()
     cluster.start(1, directory="old disk")
-    cluster.create(partitions=1)
+    cluster.start(2, directory="another")
+    cluster.create(assignments={0: (1, 2)}, overrides={"min.insync.replicas": "1"})
+    cluster.want_isr(1)
+    cluster.fence(2)
     cluster.now_ms = SESSION_MS
     cluster.start(1, "second", directory="new disk")
     partition = cluster.partition()
     assert (partition.leader, partition.isr, partition.elr) == (NO_LEADER, (), ())
     assert partition.last_known_leader == 1
     assert cluster.elect(UNCLEAN).leader == 1
+
+
+def test_the_only_replica_leads_also_with_an_empty_directory() -> None:
+    cluster = ClusterDriver()
+    cluster.start(1, directory="old disk")
+    cluster.create(partitions=1)
+    cluster.now_ms = SESSION_MS
+    cluster.start(1, "second", directory="new disk")
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.recovering) == (1, (1,), True)
 
 
 def test_a_replica_on_an_empty_disk_comes_back_into_the_isr_by_its_leader_only() -> None:
@@ -361,6 +375,21 @@ def test_a_broker_whose_disk_takes_no_writes_leads_nothing_that_others_can() -> 
     assert (partition.leader, partition.isr, partition.leader_epoch) == (2, (2, 3), 1)
     assert not cluster.beat(1, takes_writes=False).records
     assert cluster.image.is_alive(1)
+
+
+def test_what_is_handed_over_and_not_committed_yet_prolongs_no_lease() -> None:
+    cluster = three()
+    beat = Heartbeat(1, cluster.image.brokers[1].epoch, cluster.image.version, takes_writes=False)
+    told = cluster.registry.heartbeat(cluster.image, beat, cluster.now_ms)
+    decided = cluster.image.draft()
+    for record in told.records:
+        decided.replay(record)
+    again = cluster.registry.heartbeat(decided, beat, cluster.now_ms)
+    assert (list(again.records), again.is_caught_up) == ([], False)
+    able = beat._replace(takes_writes=True)
+    assert not cluster.registry.heartbeat(cluster.image, able, cluster.now_ms).is_caught_up
+    cluster.commit(told.records)
+    assert cluster.beat(1).is_caught_up
 
 
 def test_a_follower_whose_disk_takes_no_writes_is_waited_for_no_more() -> None:
