@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.snapshot import read_snapshot
@@ -60,20 +61,24 @@ class Entry:
         return self.table.partition(".")[2]
 
 
-def sql_type(kind: Any) -> str:
-    """Return a type of Delta's schema JSON as SQL has it, `struct<a:bigint>` for one with parts."""
+def sql_type(kind: Any, words: Mapping[str, str] = MappingProxyType({})) -> str:
+    """
+    Return a type of Delta's schema JSON as SQL has it, `struct<a:bigint>` for one with parts.
+
+    `words` has those that another dialect calls otherwise.
+    """
     if isinstance(kind, str):
-        return _SQL.get(kind, kind)
+        return words.get(kind) or _SQL.get(kind, kind)
     match kind["type"]:
         case "struct":
-            parts = (f"{_quoted(each['name'])}:{sql_type(each['type'])}" for each in kind["fields"])
+            parts = (f"{_quoted(each['name'])}:{sql_type(each['type'], words)}" for each in kind["fields"])
             return f"struct<{','.join(parts)}>"
         case "array":
-            return f"array<{sql_type(kind['elementType'])}>"
+            return f"array<{sql_type(kind['elementType'], words)}>"
         case "map":
-            return f"map<{sql_type(kind['keyType'])},{sql_type(kind['valueType'])}>"
+            return f"map<{sql_type(kind['keyType'], words)},{sql_type(kind['valueType'], words)}>"
         case "udt":
-            return sql_type(kind["sqlType"])
+            return sql_type(kind["sqlType"], words)
     return str(kind["type"])
 
 

@@ -31,7 +31,11 @@ REPAIR = "the next run tries again, and so does `fluvial table register`"
 
 
 class Catalog(Protocol):
-    """Where tables are known by name to other engines."""
+    """Where tables are known by name to other engines; `needs_spark`: it is told through a Spark of this process."""
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether a session has to be there."""
 
     def register(self, entry: Entry) -> Outcome:
         """Have the catalog know a table as it is. Raises CatalogError."""
@@ -39,6 +43,10 @@ class Catalog(Protocol):
 
 def open_catalog(settings: CatalogSettings) -> Catalog:
     """Return the catalog; nothing is asked of it yet."""
+    if settings.hive is not None:
+        from fluvial.catalog.hive import HiveCatalog
+
+        return HiveCatalog(settings)
     from fluvial.catalog.unity import UnityCatalog
 
     return UnityCatalog(settings)
@@ -74,7 +82,8 @@ class Registrar:
         """Register what a run has left, unless it is known to be as it was. `say` gets a line where that fails."""
         try:
             self._waiting.update(dict.fromkeys(_left(declaration, result)))
-            if time.monotonic() < self._not_before or (spark is None and self._warehouse.local is None):
+            needs_spark = self._catalog.needs_spark or self._warehouse.local is None
+            if time.monotonic() < self._not_before or (needs_spark and spark is None):
                 return
             for table in list(self._waiting):
                 self._settle(table, spark, say)

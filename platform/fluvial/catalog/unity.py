@@ -43,6 +43,8 @@ _KINDS = {
 class UnityCatalog:
     """The catalog that `settings` name within a Unity Catalog; it is made with the first table, if it is not there."""
 
+    needs_spark = False
+
     def __init__(self, settings: CatalogSettings) -> None:
         assert settings.unity is not None, "the settings name Unity Catalog"
         self.catalog = settings.name or NAME_DEFAULT

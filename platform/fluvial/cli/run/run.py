@@ -454,7 +454,7 @@ class _Progress(AbstractContextManager["_Progress"]):
 
         match event:
             case AssetWarned():
-                self._console.print(f"  {event.message}")
+                self._console.print(f"  {event.message}", soft_wrap=True)
             case AssetStarted():
                 self._status.update(f"{event.table} …")
             case AssetFinished():

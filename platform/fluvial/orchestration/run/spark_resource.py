@@ -143,15 +143,15 @@ class SparkResource(dg.ConfigurableResource[Any]):
 
     def register(self, declaration: "Declaration", result: "RunResult", say: Callable[[str], None]) -> None:
         """Have the catalog of the settings, if they name one, know what a run has left; `say` hears why it does not."""
-        if self.settings.catalog is None:
+        settings = self.settings
+        if settings.catalog is None:
             return
         with self._lock:
             if self._registrar is None:
                 from fluvial.catalog.registrar import Registrar
 
-                self._registrar = Registrar.of(self.settings)
-            registrar: Registrar = self._registrar
-            registrar.after(declaration, result, self._session, say)
+                self._registrar = Registrar.of(settings)
+            self._registrar.after(declaration, result, self._session, say)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Hold the lock by which others see that this run's process lives."""
