@@ -94,7 +94,8 @@ class HiveCatalog:
             client.close()
 
     def _table(self, jvm: Any, database: str, entry: Entry) -> Any:
-        location = unquote(entry.location)
+        # Hadoop's paths are no URIs: a blank stands there as it is.
+        location = unquote(entry.location) if entry.location.startswith("file:") else entry.location
         serde = _new(jvm, "SerDeInfo")
         serde.setSerializationLib(_SERDE)
         serde.setParameters({"path": location, "serialization.format": "1"})
