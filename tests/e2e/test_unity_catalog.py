@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,15 @@ def test_a_server_that_has_lost_everything_is_told_all_again(shop: Shop, tmp_pat
     with unity_server(tmp_path, shop.port) as server:
         assert server.ask("/tables/shop.state.customers").status_code == 404
         assert set(outcomes(shop.register()).values()) == {"registered"}
+        assert server.ask("/tables/shop.state.customers").status_code == 200
+
+
+def test_several_that_register_the_same_at_once_leave_one_entry(shop: Shop, tmp_path: Path) -> None:
+    shop.platform.run("run")
+    with unity_server(tmp_path, shop.port) as server, ThreadPoolExecutor(4) as several:
+        found = [outcomes(each) for each in several.map(lambda _: shop.register(), range(4))]
+        told = [each["state.customers"] for each in found]
+        assert sorted(told) == ["registered", *["up to date"] * 3]
         assert server.ask("/tables/shop.state.customers").status_code == 200
 
 

@@ -7,12 +7,13 @@ What a run could not register is tried again after a minute while the process li
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fluvial.catalog.entry import Entry, entry_of
+from fluvial.catalog.entry import entry_of
 from fluvial.catalog.errors import CatalogError
-from fluvial.catalog.outcome import Outcome
 from fluvial.catalog.settings import CatalogSettings
+from fluvial.catalog.turns import Catalog, InTurn
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.spark.warehouse import Warehouse
@@ -30,26 +31,15 @@ RETRY_SECONDS = 60.0
 REPAIR = "the next run tries again, and so does `fluvial table register`"
 
 
-class Catalog(Protocol):
-    """Where tables are known by name to other engines; `needs_spark`: it is told through a Spark of this process."""
-
-    @property
-    def needs_spark(self) -> bool:
-        """Whether a session has to be there."""
-
-    def register(self, entry: Entry) -> Outcome:
-        """Have the catalog know a table as it is. Raises CatalogError."""
-
-
-def open_catalog(settings: CatalogSettings) -> Catalog:
-    """Return the catalog; nothing is asked of it yet."""
+def open_catalog(settings: CatalogSettings, data_dir: Path) -> Catalog:
+    """Return the catalog; nothing is asked of it yet. Processes of this data directory tell it in turn."""
     if settings.hive is not None:
         from fluvial.catalog.hive import HiveCatalog
 
-        return HiveCatalog(settings)
+        return InTurn(HiveCatalog(settings), data_dir)
     from fluvial.catalog.unity import UnityCatalog
 
-    return UnityCatalog(settings)
+    return InTurn(UnityCatalog(settings), data_dir)
 
 
 class Registrar:
@@ -70,7 +60,8 @@ class Registrar:
         """Return what registers the tables of these settings; None where they name no catalog."""
         if settings.catalog is None:
             return None
-        return cls(open_catalog(settings.catalog), str(settings.catalog), Warehouse.at(settings.warehouse))
+        catalog = open_catalog(settings.catalog, settings.data_dir)
+        return cls(catalog, str(settings.catalog), Warehouse.at(settings.warehouse))
 
     def after(
         self,

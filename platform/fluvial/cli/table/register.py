@@ -87,7 +87,7 @@ def _register(
     from fluvial.spark.warehouse import Warehouse
 
     assert settings.catalog is not None, "there is a catalog"
-    catalog, warehouse = open_catalog(settings.catalog), Warehouse.at(settings.warehouse)
+    catalog, warehouse = open_catalog(settings.catalog, settings.data_dir), Warehouse.at(settings.warehouse)
     outcomes: list[tuple[str, str]] = []
     failed: list[str] = []
     for table in tables:

@@ -161,7 +161,7 @@ def test_runs_say_once_that_a_catalog_is_away_and_register_when_it_is_back(tmp_p
     said: list[str] = []
     orders = history("orders", name="orders")
     away = catalog_settings(Path("none"), {"catalog": {"unity": f"http://127.0.0.1:{closed_port()}"}}, {})
-    registered = Registrar.of(Settings(warehouse=str(tmp_path), catalog=away))
+    registered = Registrar.of(Settings(data_dir=tmp_path / "data", warehouse=str(tmp_path), catalog=away))
     assert registered is not None
     for _ in range(3):
         registered.after(orders, result(0), None, said.append)
@@ -189,7 +189,7 @@ def test_runs_say_once_that_a_catalog_is_away_and_register_when_it_is_back(tmp_p
 def test_a_run_of_dagster_tells_the_catalog_and_goes_on_without_it(tmp_path: Path) -> None:
     HandWrittenTable(tmp_path / "history" / "orders", {"customer": pa.string()}).commit([("ada",)])
     away = catalog_settings(Path("none"), {"catalog": {"unity": f"http://127.0.0.1:{closed_port()}"}}, {})
-    settings, said = Settings(warehouse=str(tmp_path), catalog=away), list[str]()
+    settings, said = Settings(data_dir=tmp_path / "data", warehouse=str(tmp_path), catalog=away), list[str]()
     made = SparkResource.of(settings)
     made.register(history("orders", name="orders"), result(0), said.append)
     assert [line.partition(":")[0] for line in said] == ["tables are not registered"]
