@@ -156,6 +156,8 @@ TURNS = (
     Turn("kept Spark", 4, _pytest("tests/e2e/test_kept_spark.py"), ROTA),
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),
     Turn("rolling upgrade", 4, _pytest("tests/e2e/test_rolling_upgrade.py"), ROTA),
+    Turn("Unity Catalog", 4, _pytest("tests/e2e/test_unity_catalog.py"), ROTA),
+    Turn("Hive metastore", 4, _pytest("tests/e2e/test_hive_metastore.py"), ROTA),
     Turn("object store", 5, _pytest("tests/e2e/test_object_store.py"), ROTA),
     Turn("main job, all of the year", 5, _pytest("tests/e2e/test_main_job.py"), ROTA),
     Turn("tutorial", 4, _pytest("-m", "rota", "tests/e2e/test_tutorial.py"), ROTA),

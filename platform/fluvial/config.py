@@ -17,6 +17,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from fluvial.catalog import settings as catalogs
+from fluvial.catalog.settings import CatalogSettings, catalog_settings
 from fluvial.client_settings import TABLES, ClientSettings, client_settings, table_of, variables_of
 from fluvial.errors import ConfigError
 from fluvial.kafka import KafkaCluster
@@ -55,6 +57,8 @@ class Settings:
     """Whether the cluster is the local platform of `data_dir`, because nothing named another."""
     kafka_properties: Properties = NO_PROPERTIES
     registry_properties: Properties = NO_PROPERTIES
+    catalog: CatalogSettings | None = None
+    """Where the tables are registered for other engines; None for nowhere."""
 
     @property
     def cluster(self) -> KafkaCluster:
@@ -168,7 +172,8 @@ def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path |
         # The file that a flag names speaks before everything but the setting's own flag.
         if among_properties is not None and (name not in found or (by_flag and flags.get(name) is None)):
             found[name] = _checked(among_properties.where, among_properties.value, _SETTINGS[name])
-    return replace(_settings(found, spark_conf, clients), profile=profile)
+    catalog = catalog_settings(path, from_file, environ)
+    return replace(_settings(found, spark_conf, clients), profile=profile, catalog=catalog)
 
 
 def _settings(found: dict[str, str], spark_conf: Mapping[str, str], clients: ClientSettings) -> Settings:
@@ -202,7 +207,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
     values = {each.name: getattr(settings, each.name) for each in fields(settings)}
     chosen = {f"FLUVIAL_{name.upper()}": str(value) for name, value in values.items() if isinstance(value, str | Path)}
     chosen["FLUVIAL_METADATA_MAX_AGE_MS"] = str(settings.metadata_max_age_ms)
-    return {**chosen, **variables_of(settings.kafka_properties, settings.registry_properties)}
+    clients = variables_of(settings.kafka_properties, settings.registry_properties)
+    return {**chosen, **clients, **catalogs.variables_of(settings.catalog)}
 
 
 def _checked(where: str, value: object, setting: _Setting) -> str:
@@ -223,7 +229,7 @@ def _read_file(path: Path, profile: str | None) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    known = [*_SETTINGS, *TABLES, "spark"]
+    known = [*_SETTINGS, *TABLES, "spark", catalogs.TABLE]
     for key in read:
         if key not in known:
             near = get_close_matches(key, known, n=1)

@@ -18,6 +18,7 @@ _SAME = (
     {"spark_master", "spark.master", "spark.remote", "spark.spark.master", "spark.spark.remote"},
     {"bootstrap_servers", "kafka.bootstrap.servers"},
     {"registry_url", "registry.url"},
+    {"catalog.unity", "catalog.hive"},
 )
 _CLIENTS = ("kafka.", "registry.")
 

@@ -71,14 +71,20 @@ def require_kafka_jars(say: Callable[[str], None] = lambda _line: None, artifact
     """
     if (lack := lacking(artifacts)) is not None:
         raise KafkaJarsError(lack)
-    folder = jars_folder(artifacts)
+    return fetched(jars_folder(artifacts), artifacts, f"Apache Kafka {KAFKA_VERSION}", say)
+
+
+def fetched(
+    folder: Path, artifacts: Sequence[str], title: str, say: Callable[[str], None] = lambda _line: None
+) -> Path:
+    """Have Maven put artifacts, and what they need, into a folder of the cache, if they are not in it. Returns it."""
     if (folder / _COMPLETE).exists():
         return folder
-    say(f"fetching Apache Kafka {KAFKA_VERSION} with Maven (once) …")
+    say(f"fetching {title} with Maven (once) …")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         ready = Path(scratch) / "ready"
-        _copy_dependencies(Path(scratch), ready, artifacts)
+        _copy_dependencies(Path(scratch), ready, artifacts, title)
         (ready / _COMPLETE).touch()
         try:
             ready.rename(folder)
@@ -88,7 +94,7 @@ def require_kafka_jars(say: Callable[[str], None] = lambda _line: None, artifact
     return folder
 
 
-def _copy_dependencies(scratch: Path, into: Path, artifacts: Sequence[str]) -> None:
+def _copy_dependencies(scratch: Path, into: Path, artifacts: Sequence[str], title: str) -> None:
     entries = []
     for artifact in artifacts:
         parts = zip(("groupId", "artifactId", "version", "classifier"), artifact.split(":"), strict=False)
@@ -103,10 +109,10 @@ def _copy_dependencies(scratch: Path, into: Path, artifacts: Sequence[str]) -> N
     command = ["mvn", "--batch-mode", "--quiet", "--strict-checksums", "--file", str(pom)]
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
     done = subprocess.run([*command, *goal], capture_output=True, text=True, check=False)
-    if done.returncode != 0 or not any(into.glob("kafka-clients-*.jar")):
+    if done.returncode != 0 or not any(into.glob("*.jar")):
         errors = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
         raise KafkaJarsError(
-            f"Maven cannot fetch Kafka ({(errors or ['it said nothing'])[0][:300]}); check the network, or behind a "
+            f"Maven cannot fetch {title} ({(errors or ['it said nothing'])[0][:300]}); check the network, or behind a "
             "mirror Maven's settings.xml"
         )
 

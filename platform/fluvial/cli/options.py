@@ -200,6 +200,11 @@ def with_cluster_and_warehouse(command: Callable[..., None]) -> Callable[..., No
     return _with_options(command, ("data_dir", "bootstrap_server", "command_config", "warehouse"))
 
 
+def with_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name the warehouse and Spark; it takes the `settings` made of them."""
+    return _with_options(command, ("data_dir", "warehouse", "spark_master", "conf"))
+
+
 def with_tables(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command every option that a project's tables need; it takes the `settings` made of them."""
     return _with_options(command, tuple(_OPTIONS))

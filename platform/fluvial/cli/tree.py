@@ -191,9 +191,9 @@ def _table(app: typer.Typer) -> None:
 @cache
 def _tables() -> typer.Typer:
     from fluvial.cli.run import adopt, verify
-    from fluvial.cli.table import erase, explain, explain_row, snippets, table_replay, table_rows, tables
+    from fluvial.cli.table import erase, explain, explain_row, register, snippets, table_replay, table_rows, tables
 
-    for added in (table_rows, snippets, explain, explain_row, verify, adopt, erase, table_replay):
+    for added in (table_rows, snippets, register, explain, explain_row, verify, adopt, erase, table_replay):
         added.add_to(tables.app)
     return tables.app
 

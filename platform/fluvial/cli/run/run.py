@@ -301,16 +301,20 @@ def _run_each(
     settings: Settings, selection: list[str] | None, run: "Callable[[Declaration, SparkSession], RunResult]"
 ) -> None:
     """Run the tables one after the other, each by `run`."""
+    from fluvial.catalog.registrar import Registrar
     from fluvial.spark.session import build_session
     from fluvial.tables.declare.project import load_project
 
     declared = load_project(settings.project)
     done: dict[str, RunResult] = {}
+    registrar = Registrar.of(settings)
     with _reported(settings, done):
         spark = build_session(settings, say=terminal.say, borrow=True)
         try:
             for name in declared if selection is None else selection:
                 done[name] = run(declared[name], spark)
+                if registrar is not None:
+                    registrar.after(declared[name], done[name], spark, terminal.say)
                 terminal.say(_batch_line(done[name]))
         finally:
             spark.stop()
@@ -450,9 +454,11 @@ class _Progress(AbstractContextManager["_Progress"]):
 
     def on_event(self, event: "RunEvent") -> None:
         """Show one event of the run."""
-        from fluvial.orchestration.run.progress import AssetFinished, AssetStarted, CheckFinished
+        from fluvial.orchestration.run.progress import AssetFinished, AssetStarted, AssetWarned, CheckFinished
 
         match event:
+            case AssetWarned():
+                self._console.print(f"  {event.message}", soft_wrap=True)
             case AssetStarted():
                 self._status.update(f"{event.table} …")
             case AssetFinished():

@@ -198,6 +198,8 @@ def _materialize(
             outcome = _run_here(context, spark, declaration, run or partial(run_declaration, contract=known), window)
     except FluvialError as error:
         raise failure_of(error) from error
+    if submit is None or skipped is not None:
+        spark.register(declaration, outcome.result, context.log.warning)
     lag = observe_sources(context, declaration, spark.settings, outcome.result, contract)
     report_windows(context, declaration, spark.settings, outcome.result)
     metadata = run_metadata(outcome.result, lag=lag)

@@ -4,6 +4,7 @@ import sys
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
+from fluvial.catalog.registrar import Registrar
 from fluvial.config import Settings, load_settings
 from fluvial.errors import FluvialError
 from fluvial.orchestration.assets.assets import columns_of, observed, run_declaration
@@ -40,6 +41,8 @@ def _run(context: PipesContext, settings: Settings) -> Told:
         result = run_declaration(
             observed(declared[table], lineage), settings, spark, progress=context.log.info, window=window
         )
+        if (registrar := Registrar.of(settings)) is not None:
+            registrar.after(declared[table], result, spark, context.log.warning)
         columns = columns_of(declared[table], result, spark)
     finally:
         spark.stop()

@@ -1,5 +1,6 @@
 """Dagster's events of one run, told as progress."""
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from fluvial.orchestration.run.progress import (
     AssetFinished,
     AssetProgress,
     AssetStarted,
+    AssetWarned,
     CheckFinished,
     RunEvent,
     RunSummary,
@@ -39,7 +41,9 @@ class RunListener:
         """Take one event."""
         event = entry.dagster_event
         if event is None and entry.step_key in self._tables:
-            self._tell(AssetProgress(table=self._tables[entry.step_key], message=entry.user_message))
+            is_warning = isinstance(entry.level, int) and entry.level >= logging.WARNING
+            kind = AssetWarned if is_warning else AssetProgress
+            self._tell(kind(table=self._tables[entry.step_key], message=entry.user_message))
         if event is None or event.step_key is None:
             return
         match event.event_type:

@@ -35,6 +35,14 @@ class AssetProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssetWarned:
+    """An asset says in a line what somebody should know."""
+
+    table: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssetFinished:
     """An asset's step has ended."""
 
@@ -56,7 +64,7 @@ class CheckFinished:
     error: str | None = None
 
 
-RunEvent = AssetStarted | AssetProgress | AssetFinished | CheckFinished
+RunEvent = AssetStarted | AssetProgress | AssetWarned | AssetFinished | CheckFinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

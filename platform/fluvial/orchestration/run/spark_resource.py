@@ -1,7 +1,7 @@
 """Spark as a Dagster resource: nothing starts until an asset asks for the session."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluvial.spark.avro import Contract
+    from fluvial.tables import Declaration
+    from fluvial.tables.plan.result import RunResult
 
 APP_NAME = "fluvial"
 
@@ -42,6 +44,11 @@ def _hold(given: _Given) -> str:
     number = next(str(each) for each in count(1) if str(each) not in _held)
     _held[number] = given
     return number
+
+
+def _is_more_than_fields(settings: Settings) -> bool:
+    """Whether they say what the fields of a resource do not."""
+    return bool(settings.kafka_properties or settings.registry_properties or settings.catalog)
 
 
 class SparkResource(dg.ConfigurableResource[Any]):
@@ -73,6 +80,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
 
     _given: _Given | None = PrivateAttr(default=None)
     _session: Any = PrivateAttr(default=None)
+    _registrar: Any = PrivateAttr(default=None)
     _started_here: bool = PrivateAttr(default=False)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
     _held: Any = PrivateAttr(default_factory=ExitStack[None])
@@ -87,7 +95,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
         """
         given = _Given(settings, contracts)
         made = cls(
-            held=_hold(given) if settings.kafka_properties or settings.registry_properties or contracts else None,
+            held=_hold(given) if _is_more_than_fields(settings) or contracts else None,
             data_dir=str(settings.data_dir),
             bootstrap_servers=settings.bootstrap_servers,
             registry_url=settings.registry_url,
@@ -132,6 +140,18 @@ class SparkResource(dg.ConfigurableResource[Any]):
                 self._started_here = not has_session()
                 self._session = build_session(settings, APP_NAME)
             return self._session
+
+    def register(self, declaration: "Declaration", result: "RunResult", say: Callable[[str], None]) -> None:
+        """Have the catalog of the settings, if they name one, know what a run has left; `say` hears why it does not."""
+        settings = self.settings
+        if settings.catalog is None:
+            return
+        with self._lock:
+            if self._registrar is None:
+                from fluvial.catalog.registrar import Registrar
+
+                self._registrar = Registrar.of(settings)
+            self._registrar.after(declaration, result, self._session, say)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Hold the lock by which others see that this run's process lives."""

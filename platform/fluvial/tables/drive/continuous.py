@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Protocol
 
+from fluvial.catalog.registrar import Registrar
 from fluvial.delta.errors import DiskFullError, TableError
 from fluvial.errors import FluvialError
 from fluvial.registry.errors import RegistryError
@@ -87,8 +88,10 @@ def follow(
     known = dict(contracts or {})
     background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aside")
 
+    registrar = Registrar.of(settings)
+
     def bring_up(declaration: Declaration) -> RunResult:
-        return materialize(
+        result = materialize(
             declaration,
             settings,
             spark,
@@ -98,6 +101,9 @@ def follow(
             records_max=records_max,
             background=background.submit,
         )
+        if registrar is not None:
+            background.submit(registrar.after, declaration, result, spark, watcher.waiting)
+        return result
 
     followers = [_Follower(each, bring_up, watcher, checks) for each in declarations]
     pause = POLL_SECONDS

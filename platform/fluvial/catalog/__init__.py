@@ -1,0 +1,1 @@
+"""The tables' names in the catalogs of other engines: Unity Catalog, or a Hive metastore."""
