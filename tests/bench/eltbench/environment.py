@@ -1,5 +1,5 @@
 """
-An environment of its own for LakeBench, in the user's cache: it pins versions of its own, and its Spark is an older one.
+An environment of its own for LakeBench, in the user's cache: it pins versions of its own, and wants an older Spark.
 
 Of the project it has what `pyproject.toml` names, as the lock pins it; the code is that of this checkout.
 """
@@ -47,7 +47,9 @@ def python() -> str:
     folder = cache_folder("eltbench") / f"venv-{mark}"
     program, whole = str(folder / "bin" / "python"), folder / "WHOLE"
     if not whole.exists():
-        print(f"installing {' '.join(OF_LAKEBENCH)} and what the lock pins into {folder} …", file=sys.stderr, flush=True)
+        print(
+            f"installing {' '.join(OF_LAKEBENCH)} and what the lock pins into {folder} …", file=sys.stderr, flush=True
+        )
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run((sys.executable, "-m", "venv", folder), check=True, timeout=INSTALL_SECONDS_MAX)
         pip = (program, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")

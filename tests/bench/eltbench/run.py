@@ -46,7 +46,7 @@ class _SailWithoutDice(SailELTBench):  # type: ignore[misc]
 
 
 class Timer:
-    """LakeBench's own, which knows the clock alone, and beside it the processor's time of this process and its children."""
+    """LakeBench's own, which knows the clock alone, and beside it the processor's time of this process and below."""
 
     def __init__(self, of: Any) -> None:
         self._of = of
@@ -125,6 +125,7 @@ def plain_session(memory: str) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.catalogImplementation": "in-memory",
