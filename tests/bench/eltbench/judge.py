@@ -26,6 +26,7 @@ def main() -> int:
     memory, *paths = sys.argv[1:]
     spark = plain_session(memory)
     spark.conf.set("spark.sql.shuffle.partitions", "8")
+    spark.conf.set("spark.databricks.delta.snapshotPartitions", "1")
     first, *others = ((path, spark.read.format("delta").load(path).selectExpr(*COLUMNS)) for path in paths)
     rows, quantity, paid = first[1].selectExpr("count(*)", "sum(total_quantity)", "sum(total_net_paid)").first()
     print(f"{rows:,} rows, {quantity:,} pieces for {paid:,}")

@@ -101,11 +101,10 @@ class Events:
     def add(self, batch: int) -> None:
         """One batch."""
         half = self._work.events // 2
-        first = self._orders - self._work.rows
         self._order(half)
-        # Of the orders that are open now a stride through all of them, each once in this batch.
-        step = max(1, self._work.rows // half)
-        self._pay(f"(id - {first}) % {step} = {batch % step} AND id % 2 = 1", self._orders)
+        # A stride through the orders that are open; those with an even number were paid at the beginning.
+        step = max(2, self._work.rows // half // 2 * 2)
+        self._pay(f"id % {step} = {(2 * batch + 1) % step}", self._orders)
         if AS_OF in self._work.sides:
             self._move(batch, self._work.events // MOVES_ONE_IN)
 
