@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-nexmark bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-eltbench bench-nexmark bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,10 +96,16 @@ bench-executors: java $(READY) ## measure transforms that keep nothing on 1, 2, 
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.executors
 
-bench-incremental: java $(READY) ## measure a mart by key, an aggregate and a mart of rows beside the full query and what one writes by hand (about 15 minutes)
+bench-incremental: java $(READY) ## measure marts by key, aggregates, marts of rows and joins by time beside the full query and what one writes by hand (about 20 minutes)
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.incremental $(BENCH)
 	$(BIN)/python -m tests.bench.incremental.rows
+	$(BIN)/python -m tests.bench.incremental.joins
+	$(BIN)/python -m tests.bench.incremental.idle
+
+bench-eltbench: java $(READY) ## run LakeBench's ELTBench on fluvial, plain Spark and Sail in an environment of its own: BENCH="--scale 10 --rounds 3"
+	$(BIN)/python -m fluvial.spark.jars
+	$(BIN)/python -m tests.bench.eltbench $(BENCH)
 
 bench-nexmark: java $(READY) ## run Nexmark's queries as tables beside Spark's batch queries and compare (an hour or two): BENCH="--events 200000 --queries q4 q7"
 	$(BIN)/python -m fluvial.spark.jars

@@ -12,24 +12,20 @@ keys from everywhere, or with `--in-order` of neighbouring ones, in a history wh
 import argparse
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from fluvial.config import Settings
-from fluvial.delta.log import TableLog
-from fluvial.delta.mart_stamp import newest_made
 from fluvial.spark.session import build_session
 from fluvial.tables import aggregate, count_distinct, max_, pipeline, sum_
 from fluvial.tables.drive.runner import materialize
+from tests.bench.incremental.measured import Taken, compare, in_turn, medians, road
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,14 +44,6 @@ class Work:
     batches: int
     in_order: bool
     plain: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Seconds that a refresh took, and those of the processor in this process and its JVM."""
-
-    wall: float
-    processor: float
 
 
 def spend(orders: "DataFrame") -> "DataFrame":
@@ -125,8 +113,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-incremental-") as temporary, Progress(transient=True) as progress:
         taken, roads = _measure(work, Path(temporary), progress)
     table = Table("side", "median s", "full query beside it", "median processor s", "full query beside it")
-    wall = {side: median(each.wall for each in found) for side, found in taken.items()}
-    processor = {side: median(each.processor for each in found) for side, found in taken.items()}
+    wall = {side: medians(found).wall for side, found in taken.items()}
+    processor = {side: medians(found).processor for side, found in taken.items()}
     for side in taken:
         ratios = [f"{of[FULL] / of[side]:.1f}" for of in (wall, processor)]
         table.add_row(side, f"{wall[side]:.2f}", ratios[0], f"{processor[side]:.2f}", ratios[1])
@@ -169,33 +157,16 @@ def _measure(work: Work, folder: Path, progress: Progress) -> tuple[dict[str, li
         for number in range(work.batches + 1):
             if number:
                 _add(spark, history, work, work.rows + number * work.changed, work.changed)
-            # Each side is the first to read what is new in turn.
-            order = [*sides][number % len(sides) :] + [*sides][: number % len(sides)]
-            for side in order:
-                began = Taken(time.monotonic(), _processor())
-                sides[side]()
+            for side in in_turn([*sides], number):
+                spent = Taken.by(sides[side])
                 if number > 1:
-                    taken[side].append(Taken(time.monotonic() - began.wall, _processor() - began.processor))
-            roads.append(" ".join(_road(spark, paths[side]) for side in (OURS, PARTS)))
-            _compare(spark, paths)
+                    taken[side].append(spent)
+            roads.append(" ".join(road(spark, paths[side]) for side in (OURS, PARTS)))
+            compare(spark, FULL, paths)
             progress.advance(task)
     finally:
         spark.stop()
     return taken, roads
-
-
-def _road(spark: "SparkSession", path: str) -> str:
-    made = newest_made(TableLog(spark, path))
-    assert made is not None
-    assert made.stamp.refresh is not None
-    return made.stamp.refresh.road
-
-
-def _processor() -> float:
-    """The seconds of the processor that this process and its JVM have had."""
-    own = psutil.Process()
-    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
 
 
 def _add(spark: "SparkSession", history: str, work: Work, first: int, count: int) -> None:
@@ -216,16 +187,6 @@ def _add(spark: "SparkSession", history: str, work: Work, first: int, count: int
         "timestamp_micros(id * 1000000) AS at",
     )
     rows.write.format("delta").mode("append").save(history)
-
-
-def _compare(spark: "SparkSession", paths: dict[str, str]) -> None:
-    tables = {side: spark.read.format("delta").load(path) for side, path in paths.items()}
-    expected = tables.pop(FULL)
-    for side, table in tables.items():
-        found = table.select(*expected.columns)
-        differences = found.exceptAll(expected).count() + expected.exceptAll(found).count()
-        if differences:
-            raise AssertionError(f"{side} differs from the full query in {differences} rows")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ changes so many rows of the history, which bare append and stream cannot follow:
 import argparse
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,10 @@ from rich.table import Table
 
 from fluvial.config import Settings
 from fluvial.delta.log import TableLog
-from fluvial.delta.mart_stamp import newest_made
 from fluvial.spark.session import build_session
 from fluvial.tables import pipeline
 from fluvial.tables.drive.runner import materialize
+from tests.bench.incremental.measured import Taken, compare, in_turn, road
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,17 +105,12 @@ def _measure(work: Work, folder: Path) -> tuple[dict[str, list[float]], list[str
     try:
         for number in range(work.batches + 1):
             _change(spark, history, work, number)
-            order = [*sides][number % len(sides) :] + [*sides][: number % len(sides)]
-            for side in order:
-                began = time.monotonic()
-                sides[side]()
+            for side in in_turn([*sides], number):
+                spent = Taken.by(sides[side])
                 if number > 1:
-                    taken[side].append(time.monotonic() - began)
-            made = newest_made(TableLog(spark, paths[OURS]))
-            assert made is not None
-            assert made.stamp.refresh is not None
-            roads.append(made.stamp.refresh.road)
-            _compare(spark, {side: paths[side] for side in sides})
+                    taken[side].append(spent.wall)
+            roads.append(road(spark, paths[OURS]))
+            compare(spark, FULL, {side: paths[side] for side in sides})
     finally:
         spark.stop()
     return taken, roads
@@ -134,16 +128,6 @@ def _change(spark: "SparkSession", history: str, work: Work, number: int) -> Non
     if work.updates and number:
         every = work.rows // work.updates
         spark.sql(f"UPDATE delta.`{history}` SET amount = amount + 1 WHERE id < {work.rows} AND id % {every} = 0")
-
-
-def _compare(spark: "SparkSession", paths: dict[str, str]) -> None:
-    tables = {side: spark.read.format("delta").load(path) for side, path in paths.items()}
-    expected = tables.pop(FULL)
-    for side, table in tables.items():
-        found = table.select(*expected.columns)
-        differences = found.exceptAll(expected).count() + expected.exceptAll(found).count()
-        if differences:
-            raise AssertionError(f"{side} differs from the full query in {differences} rows")
 
 
 if __name__ == "__main__":

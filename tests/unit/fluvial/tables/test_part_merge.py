@@ -1,6 +1,7 @@
 """Parts of aggregates that are merged in this process: the values are those of all rows together."""
 
 from collections import Counter
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -159,6 +160,53 @@ def test_values_of_every_type_that_is_merged_here_are(kind: pa.DataType, low: An
     parts = make_parts(folds, pa.Table.from_pylist(came, schema=values))
     merged = merge_parts(folds, parts, pa.Table.from_pylist([row(high)], schema=schema), schema)
     assert merged == pa.Table.from_pylist([row(low, high, high) | {ROWS: 4}], schema=schema)
+
+
+def test_sums_of_short_decimals_are_merged_here() -> None:
+    folds = aggregate("history.orders", name="t", by="who", fields={"spent": sum_("v"), "paid": sum_("w")}).aggregation
+    assert folds is not None
+    kinds = {"who": "string", "_v0": "decimal(8,2)", "_v1": "decimal(7,0)"}
+    assert can_merge(folds, kinds)
+    for wide in ("decimal(9,2)", "decimal(38,2)"):
+        assert not can_merge(folds, kinds | {"_v0": wide})
+    values = pa.schema([("who", pa.string()), ("_v0", pa.decimal128(8, 2)), ("_v1", pa.decimal128(7, 0))])
+    schema = pa.schema([("who", pa.string()), ("spent", pa.decimal128(18, 2)), ("paid", pa.decimal128(17, 0)),
+                        (ROWS, pa.int64())])  # fmt: skip
+    random = Random(11)
+    came = [(who, _decimal(random, 8, 2), _decimal(random, 7, 0)) for who in "abcab" * 40]
+    before = [("a", Decimal("-123456.78"), Decimal(5), 3), ("b", Decimal("9999000000000000.99"), Decimal(0), 1)]
+    # Of a slice, as a batch of Arrow's may be.
+    table = pa.Table.from_pylist([_row(values, each) for each in [("c", None, None), *came]], schema=values)[1:]
+    parts = make_parts(folds, table)
+    assert parts["who"].to_pylist() == ["a", "b", "c"]
+    old = pa.Table.from_pylist([*(_row(schema, each) for each in before), {}], schema=schema)
+    wanted = [
+        (who, sum((v or 0 for w, v, _ in came if w == who), start=spent),
+         sum((v or 0 for w, _, v in came if w == who), start=paid), rows + sum(w == who for w, _, _ in came))
+        for who, spent, paid, rows in [*before, ("c", Decimal(0), Decimal(0), 0)]
+    ]  # fmt: skip
+    merged = merge_parts(folds, parts, old, schema)
+    assert [tuple(row.values()) for row in merged.to_pylist()] == wanted
+
+
+def test_a_sum_of_decimals_with_too_many_digits_is_not_merged_here() -> None:
+    folds = aggregate("history.orders", name="t", by="who", fields={"spent": sum_("v")}).aggregation
+    assert folds is not None
+    values = pa.table({"who": ["a"], "_v0": pa.array([Decimal("1.00")], pa.decimal128(8, 2))})
+    schema = pa.schema([("who", pa.string()), ("spent", pa.decimal128(18, 2)), (ROWS, pa.int64())])
+    old = pa.Table.from_pylist([_row(schema, ("a", Decimal("9999999999999999.99"), 1))], schema=schema)
+    with pytest.raises(UnmergedError):
+        merge_parts(folds, make_parts(folds, values), old, schema)
+
+
+def _decimal(random: Random, digits: int, scale: int) -> Decimal | None:
+    if random.random() < 0.1:
+        return None
+    return Decimal(random.randint(-(10**digits) + 1, 10**digits - 1)).scaleb(-scale)
+
+
+def _row(schema: pa.Schema, values: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(schema.names, values, strict=True))
 
 
 def test_only_types_that_arrow_orders_and_adds_as_spark_does_are_merged_here() -> None:
