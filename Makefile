@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+WORKERS ?= 3
 READY := $(VENV)/.ready
 # Where nothing compiled may be kept, each node and command that a test starts compiles our modules again: 0.2 s of each.
 export PYTHONDONTWRITEBYTECODE :=
@@ -43,7 +43,7 @@ format: $(READY) ## format the code and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: java $(READY) check ## check, then every test in WORKERS=2 processes, each with a Spark of a gigabyte
+test: java $(READY) check ## check, then every test in WORKERS=3 processes, each with a Spark of a gigabyte
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.compat.run --prepare
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30
