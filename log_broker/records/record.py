@@ -145,7 +145,8 @@ def _read_headers(section: bytes, position: int, end: int) -> tuple[Header, ...]
         headers: list[Header] = []
         for _ in range(count):
             length, position = read_varint(section, position)
-            name = section[position : position + length].decode()
+            # A name that is no UTF-8 is taken, as Kafka takes it, and shown as its clients in Java show it.
+            name = section[position : position + length].decode(errors="replace")
             position += length
             length, position = read_varint(section, position)
             headers.append((name, None if length < 0 else section[position : position + length]))

@@ -1,5 +1,7 @@
 """The rota: what has waited longest goes first, as much as fits, and what fails says how to have it again."""
 
+import os
+import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -70,3 +72,11 @@ def test_what_the_machine_lacks_something_for_has_neither_passed_nor_failed(stat
     assert run(monkeypatch, "--seed", "701") == 0
     assert rota._passed().keys().isdisjoint({"bare", "skipped"})
     assert "rota: bare is left out: no-such-program is not installed" in capfd.readouterr().out
+
+
+def test_a_turn_in_which_every_test_is_skipped_has_not_passed() -> None:
+    root = Path(__file__).resolve().parents[2]
+    words = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/e2e/test_existing_clusters.py")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FLUVIAL_", "PYTEST_"))}
+    done = subprocess.run(words, cwd=root, env=environment | {"FLUVIAL_ROTA": "1"}, capture_output=True, check=False)
+    assert done.returncode == rota.LEFT_OUT, done.stdout.decode()
