@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from rota import LEFT_OUT
 
 # A busy machine is no reason to fail: no test here asserts how long something takes.
 settings.register_profile("fluvial", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,7 +28,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Files that take minutes come first, so that no process is left alone with one at the end; those of the second rank in
 # the order that was drawn, so that what waits (chaos, clients) runs beside what computes (Spark, simulations).
 FIRST, SECOND = ("e2e",), ("spark", "chaos", "sim", "compat")
-LEFT_OUT = 77  # as rota.py has it
 
 
 @pytest.hookimpl(trylast=True)

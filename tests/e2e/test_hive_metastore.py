@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from free_ports import free_ports_in_a_row
 from hand_written_table import HandWrittenTable
-from local_platform import FLUVIAL, LocalPlatform
+from init_project import InitProject
+from local_platform import LocalPlatform
 
 from fluvial.spark.jars import require_jars
 from tests.peers.hive_metastore import hive_metastore
@@ -39,42 +40,18 @@ spark = (
 )
 print(json.dumps([row.asDict() for row in spark.sql(statement).collect()], default=str))
 """
-MART = """
-
-from fluvial.tables import pipeline
 
 
-@pipeline(name="spenders", inputs=["state.customers"])
-def spenders(customers):
-    return customers.select("customer", "spent"{more})
-"""
-
-
-class Shop:
-    """A project of `fluvial init` whose tables are registered in a Hive metastore; its path has a blank."""
+class Shop(InitProject):
+    """Its tables are registered in a Hive metastore; its path has a blank."""
 
     def __init__(self, folder: Path, port: int) -> None:
         folder = folder / "a b"
         folder.mkdir()
-        subprocess.run([FLUVIAL, "init", "shop"], cwd=folder, check=True, capture_output=True)
-        self.folder = folder / "shop"
+        super().__init__(folder)
         self.address = f"thrift://127.0.0.1:{port}"
-        self.platform = LocalPlatform(self.folder / ".fluvial", folder=self.folder, brokers=1)
-        self._tables = (self.folder / "shop" / "tables.py").read_text()
         self.write_mart("")
-        with (self.folder / "fluvial.toml").open("a") as settings:
-            settings.write(f'\n[catalog]\nhive = "{self.address}"\nname = "shop"\n')
-
-    def write_mart(self, more: str) -> None:
-        (self.folder / "shop" / "tables.py").write_text(self._tables + MART.format(more=more))
-
-    def produce(self) -> None:
-        environment = self.platform.environment() | {
-            "FLUVIAL_BOOTSTRAP_SERVERS": f"127.0.0.1:{self.platform.port}",
-            "FLUVIAL_REGISTRY_URL": f"http://127.0.0.1:{self.platform.registry_port}",
-        }
-        python = FLUVIAL.with_name("python")
-        subprocess.run([python, "produce.py"], cwd=self.folder, env=environment, check=True, capture_output=True)
+        self.set(f'\n[catalog]\nhive = "{self.address}"\nname = "shop"\n')
 
     def ask(self, statement: str) -> list[dict[str, Any]]:
         jars = ":".join(map(str, require_jars()))

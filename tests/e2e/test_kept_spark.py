@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from local_platform import FLUVIAL, LocalPlatform, wait_until
+from init_project import InitProject
+from local_platform import wait_until
 
 TABLES = """
 
@@ -41,17 +42,13 @@ def greetings(customers):
 ITS_JVM = "select java_method('java.lang.ProcessHandle', 'current') as jvm"
 
 
-class Kept:
+class Kept(InitProject):
     """A project on a platform, and the server that keeps a session for it."""
 
     def __init__(self, folder: Path) -> None:
-        subprocess.run([FLUVIAL, "init", "shop"], cwd=folder, check=True, capture_output=True)
-        self.folder = folder / "shop"
-        self.platform = LocalPlatform(self.folder / ".fluvial", folder=self.folder, brokers=1)
-        with (self.folder / "shop" / "tables.py").open("a") as tables:
-            tables.write(TABLES)
-        with (self.folder / "fluvial.toml").open("a") as settings:
-            settings.write('[spark]\n"spark.driver.memory" = "1g"\n')
+        super().__init__(folder)
+        self.declare(TABLES)
+        self.set('[spark]\n"spark.driver.memory" = "1g"\n')
         self.greet("hello ")
         self.platform.up()
         self.produce()
@@ -71,14 +68,6 @@ class Kept:
         of_server = psutil.Process(self.server.pid).children()
         (jvm,) = [each for process in of_server for each in process.children() if each.name() == "java"]
         return jvm.pid
-
-    def produce(self) -> None:
-        environment = self.platform.environment() | {
-            "FLUVIAL_BOOTSTRAP_SERVERS": f"127.0.0.1:{self.platform.port}",
-            "FLUVIAL_REGISTRY_URL": f"http://127.0.0.1:{self.platform.registry_port}",
-        }
-        python = FLUVIAL.with_name("python")
-        subprocess.run([python, "produce.py"], cwd=self.folder, env=environment, check=True, capture_output=True)
 
     def greet(self, greeting: str) -> None:
         (self.folder / "shop" / "words.py").write_text(f"GREETING = {greeting!r}\n")

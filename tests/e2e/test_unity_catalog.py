@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from free_ports import free_ports_in_a_row
-from local_platform import FLUVIAL, LocalPlatform, wait_until
+from init_project import InitProject
+from local_platform import wait_until
 
 from tests.peers.python_programs import python_of
 from tests.peers.unity_catalog import UnityCatalogError, UnityServer, require_server, unity_server
@@ -23,40 +24,16 @@ from deltalake import DeltaTable
 
 print(json.dumps(pyarrow.table(DeltaTable(sys.argv[1]).scan()).to_pylist(), default=str))
 """
-MART = """
-
-from fluvial.tables import pipeline
 
 
-@pipeline(name="spenders", inputs=["state.customers"])
-def spenders(customers):
-    return customers.select("customer", "spent"{more})
-"""
-
-
-class Shop:
-    """A project of `fluvial init` on a platform of its own, whose tables are registered in a Unity Catalog."""
+class Shop(InitProject):
+    """Its tables are registered in a Unity Catalog."""
 
     def __init__(self, folder: Path, port: int) -> None:
-        subprocess.run([FLUVIAL, "init", "shop"], cwd=folder, check=True, capture_output=True)
-        self.folder = folder / "shop"
+        super().__init__(folder)
         self.port = port
-        self.platform = LocalPlatform(self.folder / ".fluvial", folder=self.folder, brokers=1)
-        self._tables = (self.folder / "shop" / "tables.py").read_text()
         self.write_mart("")
-        with (self.folder / "fluvial.toml").open("a") as settings:
-            settings.write(f'\n[catalog]\nunity = "http://127.0.0.1:{port}"\nname = "shop"\n')
-
-    def write_mart(self, more: str) -> None:
-        (self.folder / "shop" / "tables.py").write_text(self._tables + MART.format(more=more))
-
-    def produce(self) -> None:
-        environment = self.platform.environment() | {
-            "FLUVIAL_BOOTSTRAP_SERVERS": f"127.0.0.1:{self.platform.port}",
-            "FLUVIAL_REGISTRY_URL": f"http://127.0.0.1:{self.platform.registry_port}",
-        }
-        python = FLUVIAL.with_name("python")
-        subprocess.run([python, "produce.py"], cwd=self.folder, env=environment, check=True, capture_output=True)
+        self.set(f'\n[catalog]\nunity = "http://127.0.0.1:{port}"\nname = "shop"\n')
 
     def register(self, **variables: str) -> "subprocess.CompletedProcess[str]":
         words = self.platform.command("table", "register", "--format", "json")

@@ -25,24 +25,24 @@ from tests.bench.eltbench.dice import Seeds, without_dice
 from tests.bench.eltbench.phases import FACT, FLUVIAL, SAIL, SPARK
 
 
-class _SparkWithoutDice(SparkELTBench):  # type: ignore[misc]
+class _WithoutDice:
+    """What both of LakeBench's implementations for a Spark session have otherwise here."""
+
     def __init__(self, engine: Any) -> None:
-        super().__init__(engine)
+        super().__init__(engine)  # type: ignore[call-arg]
         self.np = Seeds()
 
     def merge_percent_into_total_sales_fact(self, percent: float) -> None:
-        with without_dice(self.engine.spark):
-            super().merge_percent_into_total_sales_fact(percent)
+        with without_dice(self.engine.spark):  # type: ignore[attr-defined]
+            super().merge_percent_into_total_sales_fact(percent)  # type: ignore[misc]
 
 
-class _SailWithoutDice(SailELTBench):  # type: ignore[misc]
-    def __init__(self, engine: Any) -> None:
-        super().__init__(engine)
-        self.np = Seeds()
+class _SparkWithoutDice(_WithoutDice, SparkELTBench):  # type: ignore[misc]
+    pass
 
-    def merge_percent_into_total_sales_fact(self, percent: float) -> None:
-        with without_dice(self.engine.spark):
-            super().merge_percent_into_total_sales_fact(percent)
+
+class _SailWithoutDice(_WithoutDice, SailELTBench):  # type: ignore[misc]
+    pass
 
 
 class Timer:

@@ -16,9 +16,9 @@ from threading import Event, Thread, current_thread, main_thread
 from typing import Any
 
 from fluvial.cli import terminal
+from fluvial.cli.main import EXIT_INTERRUPTED
 
 ENDS_WITHIN_S = 5
-EXIT_INTERRUPTED = 130
 
 
 @contextmanager
