@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -28,6 +29,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 PASSED = Path(__file__).with_name("rota.toml")
 OVERDUE_DAYS = 21
+LAST_LINES = 40  # of a turn that failed, which are printed again
 LEFT_OUT = 77  # the status of one that this machine lacks something for, as automake has it
 
 
@@ -229,7 +231,7 @@ def main() -> int:
         command = turn.command(options.seed)
         console.rule(f"rota: {turn.name}")
         environment = os.environ | turn.settings(options.seed)
-        status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        status, last_lines = _run(command, environment)
         if status == LEFT_OUT:
             continue
         if status == 0:
@@ -239,11 +241,32 @@ def main() -> int:
         else:
             settings = [f"{name}={value}" for name, value in turn.settings(options.seed).items()]
             again = " ".join([*settings, *command[1:]])
-            failed.append(f"rota: {turn.name} failed with seed {options.seed}; again: {again}")
-    for line in failed:
-        console.print(line, style="red", soft_wrap=True, highlight=False)
+            failed.append((f"rota: {turn.name} failed with seed {options.seed}; again: {again}", last_lines))
     console.print(_table(passed))
+    # Last, and with what it said at its end: of a long run, often the end alone is kept.
+    for line, last_lines in failed:
+        console.print(*last_lines, sep="", end="", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="red", soft_wrap=True, highlight=False)
     return len(failed)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, Sequence[str]]:
+    """Pass on what a turn prints; return its status and its last lines."""
+    said = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    last_lines: deque[str] = deque(maxlen=LAST_LINES)
+    with said:
+        for line in said.stdout or ():
+            print(line, end="", flush=True)
+            last_lines.append(line)
+    return said.returncode, last_lines
 
 
 def _passed() -> dict[str, dict[str, date | str]]:

@@ -8,7 +8,8 @@ Every suite that holds the broker against other people's clients: `make compat`.
     python -m tests.compat.run --prepare          only fetch and build what the suites need and this machine can have
 
 Each suite gets a line when it begins and one when it ends, with the tests that passed out of all; a table stands at the
-end. What may fail or be skipped stands with its reason in `FINDINGS.md`; everything else makes the exit code 1.
+end. What may fail or be skipped stands with its reason in `FINDINGS.md`; everything else makes the exit code 1. A suite
+that this machine lacks something for is left out, and then the exit code is 77 at best.
 """
 
 import argparse
@@ -36,6 +37,7 @@ import librdkafka_tests  # noqa: E402
 from findings import Outcome  # noqa: E402
 
 from tests.peers import kafka_jars  # noqa: E402
+from tests.rota import LEFT_OUT  # noqa: E402
 
 ROOT = HERE.parents[1]
 
@@ -47,11 +49,33 @@ def say(line: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """One suite: its name in `FINDINGS.md`, what it is, and the modules of this folder that it runs."""
+    """
+    One suite: its name in `FINDINGS.md`, what it is, and the modules of this folder that it runs.
+
+    `lacking` says what this machine lacks to run it; one that `brings_brokers` is not run against several.
+    """
 
     name: str
     what: str
     modules: tuple[str, ...]
+    lacking: Callable[[], str | None] = lambda: None
+    brings_brokers: bool = False
+
+
+def streams_lacking() -> str | None:
+    """As for Kafka's tools."""
+    return kafka_jars.lacking(kafka_jars.STREAMS_AND_CONNECT)
+
+
+def kcat_lacking() -> str | None:
+    """As for Kafka's tools."""
+    found = shutil.which("kcat") or shutil.which("kafkacat")
+    return None if found else "kcat is not installed: apt-get install kcat"
+
+
+def clients_lacking() -> str | None:
+    """As for Kafka's tools: for suites that have every client."""
+    return kafka_jars.lacking() or kafkajs_scripts.lacking() or kcat_lacking()
 
 
 NAMED = (
@@ -59,16 +83,19 @@ NAMED = (
         name="franz-go",
         what=f"the tests of franz-go {franz_go.VERSION}, pkg/kgo, {franz_go.RECORDS:,} records in each chain",
         modules=("test_franz_go",),
+        lacking=franz_go.lacking,
     ),
     Suite(
         name="kafka-tools",
         what=f"the tools and system-test clients of Apache Kafka {kafka_jars.KAFKA_VERSION}",
         modules=("test_kafka_tools", "test_kafka_dump_log"),
+        lacking=kafka_jars.lacking,
     ),
     Suite(
         name="between",
         what="what librdkafka, Java, aiokafka, kafka-python and KafkaJS write, each of them and kcat reads",
         modules=("test_between_clients",),
+        lacking=clients_lacking,
     ),
     Suite(
         name="java",
@@ -79,23 +106,33 @@ NAMED = (
         name="streams",
         what=f"Kafka Streams' system tests, Connect and MirrorMaker 2, {kafka_jars.KAFKA_VERSION}, processes killed",
         modules=("test_kafka_streams", "test_kafka_connect"),
+        lacking=streams_lacking,
     ),
     Suite(name="spark", what="Spark's Kafka source and sink", modules=("test_spark_source",)),
-    Suite(name="kafkajs", what=f"KafkaJS {kafkajs_scripts.VERSION} on Node", modules=("test_kafkajs",)),
+    Suite(
+        name="kafkajs",
+        what=f"KafkaJS {kafkajs_scripts.VERSION} on Node",
+        modules=("test_kafkajs",),
+        lacking=kafkajs_scripts.lacking,
+    ),
     Suite(
         name="librdkafka",
         what="librdkafka, by way of confluent-kafka and kcat",
         modules=("test_confluent", "test_kcat"),
+        lacking=kcat_lacking,
     ),
     Suite(
         name="librdkafka-tests",
         what=f"librdkafka's own tests, {librdkafka_tests.VERSION.partition('+')[2]}, three brokers",
         modules=("test_librdkafka_suite",),
+        lacking=librdkafka_tests.lacking,
+        brings_brokers=True,
     ),
     Suite(
         name="sign-in",
         what="every client by PLAIN, SCRAM and a certificate, and how each is refused",
         modules=("test_secured_clients",),
+        lacking=clients_lacking,
     ),
     Suite(
         name="kaskade",
@@ -173,11 +210,6 @@ def name_of(case: ElementTree.Element) -> str:
     return f"{case.get('classname', '').rpartition('.')[2]}::{name}"
 
 
-def streams_lacking() -> str | None:
-    """As for Kafka's tools."""
-    return kafka_jars.lacking(kafka_jars.STREAMS_AND_CONNECT)
-
-
 def require_streams(say: Callable[[str], None]) -> None:
     """As for Kafka's tools."""
     kafka_jars.require_kafka_jars(say, kafka_jars.STREAMS_AND_CONNECT)
@@ -199,12 +231,21 @@ def prepare() -> int:
 
 
 def compare(suites: Sequence[Suite], keep: Path, brokers: Brokers) -> int:
-    """Run the suites one after the other; returns the exit code."""
+    """
+    Run the suites one after the other; returns the exit code.
+
+    That is 77 where all that ran is good and this machine lacks something for others.
+    """
     allowed = findings.allowlist(findings.PAGE.read_text(encoding="utf-8"), secured=brokers.are_secured)
     rows = []
-    good = True
+    good, complete = True, True
     for number, suite in enumerate(suites, 1):
         say(f"[{number}/{len(suites)}] {suite.name}: {suite.what}")
+        if (lack := suite.lacking()) is not None:
+            say(f"      left out: {lack}")
+            complete = False
+            rows.append((suite.name, "", "", "", "left out"))
+            continue
         began = time.monotonic()
         scratch = keep / suite.name
         scratch.mkdir(parents=True)
@@ -231,7 +272,9 @@ def compare(suites: Sequence[Suite], keep: Path, brokers: Brokers) -> int:
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, *rows):
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    return 0 if good else 1
+    if not good:
+        return 1
+    return 0 if complete else LEFT_OUT
 
 
 def main(arguments: list[str]) -> int:
@@ -245,10 +288,13 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if given.prepare:
         return prepare()
+    suites = [known[name] for name in given.suite or known]
+    if given.brokers > 1:
+        suites = [suite for suite in suites if not suite.brings_brokers]
     keep = Path(tempfile.mkdtemp(prefix="fluvial-compat-"))
     brokers = Brokers(count=given.brokers, are_secured=given.secure)
-    status = compare([known[name] for name in given.suite or known], keep, brokers)
-    if status == 0:
+    status = compare(suites, keep, brokers)
+    if status != 1:
         shutil.rmtree(keep)
     return status
 

@@ -109,6 +109,19 @@ class Worker:
         assert "FAILED" not in states, status
         return len(states) > 1 and set(states) == {"RUNNING"}
 
+    def restart_what_committed_too_early(self, name: str) -> None:
+        """
+        Restart a connector's tasks that failed because their producer sent EndTxn before any record, as users do.
+
+        Kafka's sender asks whether batches are incomplete before it takes the lock under which the next request is
+        chosen; what is sent and committed in between is committed at once, and every broker refuses that.
+        """
+        answer = httpx.get(f"{self.url}/connectors/{name}/status", timeout=60)
+        tasks = answer.json()["tasks"] if answer.status_code == 200 else []
+        if any(task["state"] == "FAILED" and "InvalidTxnStateException" in task["trace"] for task in tasks):
+            restart = {"includeTasks": "true", "onlyFailed": "true"}
+            httpx.post(f"{self.url}/connectors/{name}/restart", params=restart, timeout=60)
+
 
 @contextmanager
 def worker_at(servers: str, folder: Path, eventually: Eventually) -> Iterator[Worker]:
@@ -166,7 +179,12 @@ def test_lines_of_a_file_come_once_though_the_worker_is_killed(
             more.writelines(f"{line}\n" for line in lines[LINES:])
         worker.start()
         eventually(worker.is_there, SECONDS_MAX)
-        eventually(lambda: len(committed(servers, topic)) >= len(lines), SECONDS_MAX)
+
+        def all_are_read() -> bool:
+            worker.restart_what_committed_too_early("reading")
+            return len(committed(servers, topic)) >= len(lines)
+
+        eventually(all_are_read, SECONDS_MAX)
         assert committed(servers, topic) == lines
 
         writing = {"connector.class": f"{FILE}SinkConnector", "file": str(sink), "topics": topic, "tasks.max": "1"}

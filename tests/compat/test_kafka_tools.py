@@ -533,7 +533,7 @@ def test_transactions_command(broker: Any) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert re.search(rf"^{transactional_id}\s+0\s+\d+\s+Ongoing", ask("list"), re.MULTILINE)
+    assert re.search(rf"^{transactional_id}\s+\d+\s+\d+\s+Ongoing", ask("list"), re.MULTILINE)
     described = ask("describe", "--transactional-id", transactional_id)
     assert "Ongoing" in described
     assert f"{topic}-0" in described

@@ -54,6 +54,16 @@ def test_what_fails_is_named_with_its_seed_and_not_noted_as_passed(state: Path, 
     assert "rota: broken failed with seed 701; again: A=1 -c raise SystemExit(701 % 100)" in capfd.readouterr().out
 
 
+def test_the_end_of_what_failed_is_the_last_that_is_printed(state: Path, monkeypatch, capfd) -> None:
+    says = "[print('line', number) for number in range(100)]; raise SystemExit('what was wrong')"
+    monkeypatch.setattr(rota, "TURNS", (Turn("broken", 1, ("-c", says)), Turn("good", 1, PASSES)))
+    assert run(monkeypatch, "--seed", "701") == 1
+    *lines, last = capfd.readouterr().out.splitlines()
+    assert last.startswith("rota: broken failed")
+    assert lines[-rota.LAST_LINES :] == [f"line {number}" for number in range(61, 100)] + ["what was wrong"]
+    assert lines.count("line 60") == 1
+
+
 def test_a_list_runs_nothing(state: Path, monkeypatch, capfd) -> None:
     before = state.read_text()
     assert run(monkeypatch, "--list") == 0
