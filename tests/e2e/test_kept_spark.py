@@ -12,6 +12,8 @@ import pytest
 from init_project import InitProject
 from local_platform import wait_until
 
+pytestmark = pytest.mark.rota
+
 TABLES = """
 
 import os, time
@@ -111,7 +113,6 @@ def test_a_run_uses_the_kept_session_and_the_project_as_it_is_now(kept: Kept) ->
     assert kept.jvm_of_sql() == kept.jvm()
 
 
-@pytest.mark.rota
 def test_who_comes_while_another_has_it_or_has_other_settings_starts_spark(kept: Kept) -> None:
     kept.greet("good evening ")
     run = kept.start_held()
@@ -122,7 +123,6 @@ def test_who_comes_while_another_has_it_or_has_other_settings_starts_spark(kept:
     assert kept.jvm_of_sql("--conf", "spark.sql.shuffle.partitions=3") != kept.jvm()
 
 
-@pytest.mark.rota
 def test_a_command_that_is_killed_in_the_middle_leaves_nothing_to_the_next(kept: Kept) -> None:
     kept.greet("hi ")
     run = kept.start_held()
@@ -136,7 +136,6 @@ def test_a_command_that_is_killed_in_the_middle_leaves_nothing_to_the_next(kept:
     assert kept.greetings() == ({"hi "}, {kept.jvm()})
 
 
-@pytest.mark.rota
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_run_that_is_interrupted_ends(kept: Kept, *, is_kept: bool) -> None:
     note = kept.note.read_bytes()
@@ -154,7 +153,6 @@ def test_a_run_that_is_interrupted_ends(kept: Kept, *, is_kept: bool) -> None:
     assert kept.greetings()[0] == {greeting}
 
 
-@pytest.mark.rota
 def test_a_jvm_that_dies_is_started_again_and_one_whose_server_dies_ends(kept: Kept) -> None:
     former = kept.jvm()
     os.kill(former, signal.SIGKILL)

@@ -93,6 +93,7 @@ def tables(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> dict[str, Declarati
     return load_project("fresh_marts")
 
 
+@pytest.mark.rota
 def test_fresh_marts_are_those_of_a_run_up_to_the_same_offsets(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration]
 ) -> None:

@@ -20,7 +20,7 @@ from fluvial.tables import compacted, count, history, pipeline, state, sum_
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rota]
 
 GOOD = {"kind": "up", "amount": 1, "weight": None, "at": 0}
 REPAIRED = {"kind": "up", "amount": 40, "weight": None, "at": 0}
@@ -114,7 +114,6 @@ def test_one_record_flows_through_every_table_once_however_often_it_is_replayed(
         assert verify(each, settings, spark, schemas=schemas).is_exact
 
 
-@pytest.mark.rota
 def test_a_replay_that_is_stopped_appends_nothing_twice(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:
@@ -134,7 +133,6 @@ def test_a_replay_that_is_stopped_appends_nothing_twice(
     assert amounts_of(spark, settings)["mart"] == {"a": 41, "b": 41}
 
 
-@pytest.mark.rota
 def test_what_cannot_be_replayed_is_said_and_waits(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

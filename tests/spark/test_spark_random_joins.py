@@ -4,7 +4,6 @@ Joins by time of random events, refreshed at random times and stopped at each st
 Whatever happened, the table is what plain Python makes of the inputs at the versions that the table's stamp names.
 """
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -22,12 +21,12 @@ from fluvial.tables.drive import key_plan, key_refresh
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rota]
 
 ORDERS, PAYMENTS, VERSIONS = "history.orders", "history.payments", "state.cities"
 BEGINNING = datetime(2025, 3, 1, tzinfo=UTC)
 CUSTOMERS = 4
-CHANGES = 6 if os.environ.get("FLUVIAL_ROTA") else 2
+CHANGES = 6
 REACHES = (
     ("0 minutes", "1 hour"),
     ("-20 minutes", "20 minutes"),
@@ -162,7 +161,6 @@ def _refreshed(
     assert verify(mart, tables._settings, tables._spark, schemas=None).is_exact  # type: ignore[arg-type]
 
 
-@pytest.mark.rota
 @pytest.mark.parametrize("seed", range(8))
 def test_pairs_within_an_interval_are_always_those_of_the_inputs(
     seed: int, spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -199,7 +197,7 @@ def _minutes(text: str) -> timedelta:
     return timedelta(**{unit if unit.endswith("s") else f"{unit}s": int(number)})
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed < 1 else pytest.mark.rota) for seed in range(8)])
+@pytest.mark.parametrize("seed", range(8))
 def test_an_event_always_has_what_held_at_its_time(
     seed: int, spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ Whatever happened, the table is what plain Python makes of the input at the vers
 are the late rows.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -37,14 +36,12 @@ from fluvial.tables.drive import key_plan, key_refresh, late_table, part_refresh
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.drive.verify import verify
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.rota]
 
-CHANGES = 6 if os.environ.get("FLUVIAL_ROTA") else 2
+CHANGES = 6
 KINDS = ("tumbling", "hopping", "session")
 EMITS: Sequence[Emit] = ("final", "changes")
 ROADS = ("aggregate", "transform")
-# Hopping windows (of which tumbling ones are a case) by changes as an aggregate, sessions at their end by a transform.
-OFTEN = (2,)
 IDS_MAX = 1000
 
 
@@ -65,9 +62,7 @@ def mart_of(windows: TimeWindows, road: str) -> Pipeline:
     return declare(by_window)
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=() if seed in OFTEN else pytest.mark.rota) for seed in range(18)]
-)
+@pytest.mark.parametrize("seed", range(18))
 def test_windows_are_always_what_the_log_makes_of_them(
     seed: int, spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

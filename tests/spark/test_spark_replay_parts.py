@@ -192,7 +192,8 @@ def test_ranges_of_a_topic_in_any_order_leave_what_a_rebuild_makes(
         assert verdict.is_exact, (table.table, verdict)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.rota if seed else ()) for seed in SEEDS])
+@pytest.mark.rota
+@pytest.mark.parametrize("seed", SEEDS)
 def test_ranges_of_marts_in_any_order_leave_what_the_batch_query_makes(
     seed: int, spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:

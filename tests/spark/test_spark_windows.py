@@ -344,6 +344,7 @@ def test_a_time_that_is_none_is_refused_in_one_line(views: Views) -> None:
         materialize(unordered, views.settings, views.spark)
 
 
+@pytest.mark.rota
 def test_a_final_window_is_there_once_and_stays_as_it_is(views: Views) -> None:
     mart = by_hour(tumbling("at", "1 hour", watermark="10 minutes", lateness="20 minutes", emit="final"))
     views.add(("ann", "10:05", 1), ("bob", "10:50", 1), ("ann", "11:29", 1))
