@@ -1,6 +1,7 @@
 """A project of marts over one topic, each refreshed by another road."""
 
 import os
+import time
 from typing import Any
 
 from plain_fold import FIELDS, RETURNS, reduce_readings
@@ -108,3 +109,12 @@ def ranked(folded: Any) -> Any:
 def of_marts(kinds: Any, readings: Any) -> Any:
     distinct = readings.select("kind", "_partition").distinct().groupBy("kind").count()
     return kinds.select("kind", "events", "ids").join(distinct, "kind")
+
+
+if "FRESH_MARTS_ENDLESS" in os.environ:
+
+    @pipeline(name="endless", inputs=["history.readings"], version="1")
+    def endless(readings: Any) -> Any:
+        while type(readings).__module__.startswith("pyspark.sql.connect"):
+            time.sleep(1)
+        return readings.select("_partition", "_offset")

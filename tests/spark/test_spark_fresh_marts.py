@@ -19,6 +19,7 @@ from plain_fold import SCHEMA, random_events
 from fluvial.config import Settings
 from fluvial.fresh.freshness import Freshness
 from fluvial.query.engine import Answer, Door, Engine
+from fluvial.serve.errors import TookTooLongError
 from fluvial.spark.session import register_tables, run_sql
 from fluvial.tables import Declaration
 from fluvial.tables.declare.project import load_project
@@ -29,6 +30,7 @@ pytest.importorskip("pysail", reason="Sail is an extra: fluvial[sql]")
 pytestmark = pytest.mark.spark
 
 HERE = Path(__file__).parent
+FLUVIAL = (sys.executable, "-m", "fluvial")
 
 
 class Client:
@@ -163,41 +165,68 @@ def test_spark_makes_the_same_of_what_is_behind_the_inputs(
     assert set(heard) == {"Spark runs in this process: asking Spark"}
 
 
-def test_a_server_says_that_marts_are_not_fresh_and_the_command_makes_them_so(
-    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], tmp_path: Path
-) -> None:
-    events = random_events(5, 40, partitions=3)
-    topic.send(events[:20])
-    for name in ("history.readings", "marts.kinds"):
-        materialize(tables[name], settings, spark, schemas=schemas)
-    topic.send(events[20:])
+@contextmanager
+def serving(settings: Settings, topic: Topic, data_dir: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """How a server of the project is asked, and how commands beside it are started."""
     how: dict[str, Any] = {"cwd": HERE, "text": True}
-    how["env"] = {**environment(settings, topic), "FLUVIAL_DATA_DIR": str(tmp_path)}
-    fluvial = [sys.executable, "-m", "fluvial"]
-    question = "select sum(events) as n from marts.kinds"
-
-    def sql(*words: str) -> "subprocess.CompletedProcess[str]":
-        asked = [*fluvial, "sql", "--format", "csv", question, *words]
-        return subprocess.run(asked, check=True, capture_output=True, timeout=120, **how)
-
-    with subprocess.Popen([*fluvial, "serve", "--port", "0"], stderr=subprocess.PIPE, **how) as server:
+    how["env"] = {**environment(settings, topic), "FLUVIAL_DATA_DIR": str(data_dir)}
+    with subprocess.Popen([*FLUVIAL, "serve", "--port", "0"], stderr=subprocess.PIPE, **how) as server:
         try:
             assert server.stderr is not None
             line = server.stderr.readline()
             assert "are served at" in line
             url = line.split(" at ")[1].removesuffix("/tables; Ctrl-C stops it\n")
-            answer = httpx.post(f"{url}/sql", json={"sql": question, "fresh": True}, timeout=60)
-            assert "a function that a server does not call" in answer.headers["fluvial-told"]
-            stored, fresh = sql(), sql("--fresh")
-            assert "by the server at" in stored.stderr
-            assert stored.stdout.splitlines() == ["n", str(answer.json()[0]["n"])]
-            assert "what is newer in history.readings" in fresh.stderr
-            assert "by the server at" not in fresh.stderr
+            yield lambda sql, **more: httpx.post(f"{url}/sql", json={"sql": sql, **more}, timeout=120), how
         finally:
             server.kill()
-    materialize(tables["history.readings"], settings, spark, schemas=schemas)
-    materialize(tables["marts.kinds"], settings, spark, schemas=schemas)
-    assert sql().stdout == fresh.stdout != stored.stdout
+
+
+def test_marts_of_a_server_are_those_that_a_run_would_make(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], tmp_path: Path
+) -> None:
+    events = random_events(5, 40, partitions=3)
+    topic.send(events[:20])
+    names = ("history.readings", "marts.kinds")
+    for name in names:
+        materialize(tables[name], settings, spark, schemas=schemas)
+    topic.send(events[20:])
+    question = "select sum(events) as n from marts.kinds"
+    with serving(settings, topic, tmp_path) as (ask, how):
+        stored, fresh = ask(question), ask(question, fresh=True)
+        assert "what is newer in history.readings" in fresh.headers["fluvial-told"]
+        asked = [*FLUVIAL, "sql", "--fresh", "--format", "json", question]
+        said = subprocess.run(asked, check=True, capture_output=True, timeout=120, **how)
+        assert "by the server at" in said.stderr
+        assert json.loads(said.stdout) == fresh.json()
+        for name in names:
+            materialize(tables[name], settings, spark, schemas=schemas)
+        assert ask(question).json() == fresh.json() != stored.json()
+
+
+@pytest.fixture
+def _with_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the project have a mart whose function does not return, but for a run."""
+    monkeypatch.setenv("FRESH_MARTS_ENDLESS", "1")
+
+
+@pytest.mark.rota
+@pytest.mark.usefixtures("_with_endless")
+def test_a_function_that_does_not_return_is_ended_with_its_statement(
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], tmp_path: Path
+) -> None:
+    events = random_events(5, 40, partitions=3)
+    topic.send(events[:20])
+    for name in ("history.readings", "marts.kinds", "marts.endless"):
+        materialize(tables[name], settings, spark, schemas=schemas)
+    topic.send(events[20:])
+    with serving(settings, topic, tmp_path) as (ask, _):
+        question = "select sum(events) as n from marts.kinds"
+        before = ask(question, fresh=True)
+        endless = ask("select * from marts.endless", fresh=True)
+        assert endless.status_code == TookTooLongError.status
+        assert "was cancelled after 30 s" in endless.text
+        assert before.status_code == httpx.codes.OK
+        assert ask(question, fresh=True).json() == before.json()
 
 
 def _plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from fluvial.fresh.decoding import Decoder
 from fluvial.fresh.errors import FreshError, StaleError
 from fluvial.fresh.marts import fresh_mart
 from fluvial.fresh.tail import LostError, read_tail
-from fluvial.query.versions import NOT_BY_SERVERS, At, Version, resolve
+from fluvial.query.versions import At, Version, resolve
 from fluvial.spark.avro import Contract, SchemaSource, read_contract
 from fluvial.spark.kafka import Span, TopicBounds, topic_bounds
 from fluvial.spark.warehouse import Warehouse
@@ -45,8 +45,7 @@ class Freshness:
     """
     Gives the newest versions of a warehouse's tables, for :class:`~fluvial.query.engine.Door`.
 
-    `at_least` are offsets that have to be in the answer, which is waited for up to `patience_s` seconds. Without
-    `marts` the functions of pipelines are not called, and their tables are as their last commits left them.
+    `at_least` are offsets that have to be in the answer, which is waited for up to `patience_s` seconds.
     """
 
     settings: Settings
@@ -55,7 +54,6 @@ class Freshness:
     at_least: Sequence[At] = ()
     patience_s: float = 30.0
     records_max: int = RECORDS_MAX
-    marts: bool = True
 
     def __call__(self, tables: Sequence[str]) -> Mapping[str, Version]:
         """
@@ -137,7 +135,7 @@ class Freshness:
             declaration = self.declarations.get(table)
             if table in marts or table in bases:
                 return
-            if self.marts and isinstance(declaration, Pipeline):
+            if isinstance(declaration, Pipeline):
                 for each in declaration.inputs:
                     if each not in declaration.pinned and self._log(each).newest_version() is not None:
                         take(each)
@@ -173,8 +171,6 @@ class Freshness:
                 raise StaleError("it keeps versions of its rows")
             case History() | Compacted() | State():
                 return declaration
-            case Pipeline():
-                raise StaleError(NOT_BY_SERVERS)
             case None:
                 raise StaleError(f"{self.settings.project} does not declare it")
         raise StaleError("it is made from tables")

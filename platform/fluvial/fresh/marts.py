@@ -8,7 +8,8 @@ any other is made of its whole inputs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from enum import StrEnum
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.errors import TableError
@@ -16,15 +17,67 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, newest_made
 from fluvial.fresh import overlay
 from fluvial.fresh.behind import Tail
-from fluvial.fresh.errors import StaleError
+from fluvial.fresh.errors import FreshError, StaleError
 from fluvial.query.versions import Sources, Version
 from fluvial.spark.warehouse import Warehouse
-from fluvial.tables.declare.declarations import DeclarationError, Pipeline
-from fluvial.tables.drive.pipeline_inputs import stamp_at, transformed
+from fluvial.tables.declare.declarations import Declaration, DeclarationError, Pipeline
+from fluvial.tables.drive.pipeline_inputs import code_version, stamp_at, transformed
 from fluvial.tables.plan.changed_keys import key_columns, keys_of, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class Step(StrEnum):
+    """
+    What is made for a table: all of its rows, the keys that changed, or the rows of these.
+    """
+
+    ALL = "all"
+    KEYS = "keys"
+    OF_KEYS = "of keys"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """
+    A step for the table of a pipeline, as :class:`~fluvial.query.versions.MakesFrame` says; rows of `changed` came or
+    went.
+    """
+
+    declaration: Pipeline
+    step: Step
+    changed: Sequence[str] = ()
+
+    def __call__(self, frames: "Sequence[DataFrame]") -> Any:
+        match self.step:
+            case Step.ALL:
+                return _called(self.declaration, frames)
+            case Step.KEYS:
+                return _keys_of_changes(self.declaration, self.changed, frames)
+            case Step.OF_KEYS:
+                return _of_keys(self.declaration, frames)
+
+    def told(self) -> Mapping[str, Any]:
+        declaration = self.declaration
+        return {
+            "table": declaration.table,
+            "code": code_version(declaration),
+            "step": self.step.value,
+            "changed": [*self.changed],
+        }
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any], declarations: Mapping[str, Declaration]) -> "Call":
+        """
+        The call that was told, by this process's declarations.
+
+        Raises :class:`~fluvial.fresh.errors.FreshError` where they are not those of the process that told it.
+        """
+        declaration = declarations.get(told["table"])
+        if not isinstance(declaration, Pipeline) or code_version(declaration) != told["code"]:
+            raise FreshError("the project has changed since this process began")
+        return cls(declaration=declaration, step=Step(told["step"]), changed=told["changed"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,18 +112,17 @@ class FreshMart:
         types = dict(sources.columns(version.table, version.version))
         whole = [f"SELECT * FROM {sources.current(each)}" for each in self.inputs.values()]
         if not self.by_key:
-            return overlay.cast(sources.made(self.declaration.name, partial(_called, self.declaration), whole), types)
+            return overlay.cast(sources.made(self.declaration.name, self._call(Step.ALL), whole), types)
         changed = {table: each for table, each in self.inputs.items() if isinstance(each.newer, Tail)}
         rows = [each.newer.changed(each, sources) for each in changed.values() if isinstance(each.newer, Tail)]
-        keys = sources.made(
-            f"{self.declaration.name}_keys", partial(_keys_of_changes, self.declaration, [*changed]), rows
-        )
-        made = sources.made(
-            self.declaration.name, partial(_of_keys, self.declaration), [*whole, f"SELECT * FROM {keys}"]
-        )
+        keys = sources.made(f"{self.declaration.name}_keys", self._call(Step.KEYS, *changed), rows)
+        made = sources.made(self.declaration.name, self._call(Step.OF_KEYS), [*whole, f"SELECT * FROM {keys}"])
         old = sources.of(version.table, version.version)
         of_key = dict(zip(self.declaration.key, key_columns(self.declaration.key), strict=True))
         return f"{overlay.of_other_keys(of_key, old, keys, types)} UNION ALL {overlay.cast(made, types)}"
+
+    def _call(self, step: Step, *changed: str) -> Call:
+        return Call(declaration=self.declaration, step=step, changed=changed)
 
 
 def fresh_mart(

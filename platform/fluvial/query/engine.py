@@ -4,7 +4,7 @@ One door for statements: each goes to Sail or to Spark, and its answer says whic
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
+from fluvial.query.made_frames import Frames, OtherAnswerError, OwnFrames, leave_to_spark
 from fluvial.query.old_versions import is_old, linked
 from fluvial.query.references import (
     INTERNAL_COLUMNS,
@@ -35,7 +36,7 @@ from fluvial.query.routing import (
 )
 from fluvial.query.rows import Columns, columns_of, rows_of
 from fluvial.query.sail import Sail, SailError
-from fluvial.query.sources import OtherAnswerError, SailSources, SparkSources, leave_to_spark
+from fluvial.query.sources import SailSources, SparkSources
 from fluvial.query.versions import At, NoSuchOffsetError, Version, resolve
 from fluvial.spark.connect import is_local
 from fluvial.spark.warehouse import DATABASES, Warehouse
@@ -116,6 +117,7 @@ class Door:
     `ask_spark` makes Spark's DataFrame of a statement, `say` hears why a statement goes to Spark, and `memory_bytes`
     is what Sail may take for its statements. With `fresh` tables are read with what their logs hold behind them; where
     a place of `places` lies between two versions of a table, `up_to` gives the older one with the records up to there.
+    What Sail is to make of DataFrames is said by functions that `frames` calls.
     """
 
     settings: Settings
@@ -126,6 +128,7 @@ class Door:
     memory_bytes: int | None = None
     fresh: Fresh | None = None
     up_to: Callable[[Version, At], Version] | None = None
+    frames: Frames = field(default_factory=OwnFrames)
     _folder: "TemporaryDirectory[str] | None" = None
     _sail: Sail | None = None
     _spark_only: str | None = None
@@ -170,6 +173,7 @@ class Door:
         """
         End Sail's process.
         """
+        self.frames.close()
         if self._sail is not None:
             self._sail.close()
             self._sail = None
@@ -187,6 +191,7 @@ class Door:
         """
         End what Sail is at, from any thread; the statement is answered by SailError.
         """
+        self.frames.kill()
         if self._sail is not None:
             self._sail.kill()
 
@@ -300,7 +305,13 @@ class Door:
         leave_to_spark(why_spark_types(query.text, read))
         sail = self._engine()
         with TemporaryDirectory(dir=sail.scratch, ignore_cleanup_errors=True) as folder:
-            sources = SailSources(sail=sail, place=self._place, columns_at=self._columns_at, folder=Path(folder))
+            sources = SailSources(
+                sail=sail,
+                frames=self.frames,
+                place=self._place,
+                columns_at=self._columns_at,
+                folder=Path(folder),
+            )
 
             def source(reference: Reference) -> str:
                 meant = versions[reference]
@@ -308,7 +319,7 @@ class Door:
                 shown = columns if with_internal else _shown(columns)
                 return f"SELECT {', '.join(quoted(name) for name, _ in shown)} FROM {sources.current(meant)}"
 
-            with closing(sources), sail.ask(query.rewritten(source), rows_max=rows_max) as reader:
+            with sail.ask(query.rewritten(source), rows_max=rows_max) as reader:
                 columns = columns_of(reader.schema)
                 leave_to_spark(why_spark_answer(query.text, [kind for _, kind in columns]))
                 yield Answer(

@@ -1,9 +1,10 @@
 """
-What the query engine's process and ours say to each other over two pipes: frames of a kind, a length and bytes.
+What a process of ours and we say to each other over two pipes: frames of a kind, a length and bytes.
 """
 
 import io
 import json
+import os
 import struct
 from collections.abc import Mapping
 from enum import Enum
@@ -76,6 +77,18 @@ def _exactly(source: BinaryIO, size: int) -> bytes:
     if len(data) < size:
         raise LostEngineError
     return data
+
+
+def own_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """
+    The pipes to the process that started this one: what it sends, and what it reads.
+
+    What libraries print on stdout goes to stderr from then on.
+    """
+    source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    return source, out
 
 
 class FramedAnswer(io.RawIOBase):

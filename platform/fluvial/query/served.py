@@ -16,7 +16,6 @@ from typing import Any
 
 from fluvial.config import Settings
 from fluvial.process_note import leave_note, read_note, take_note_back
-from fluvial.query.versions import NOT_BY_SERVERS
 from fluvial.spark.warehouse import Warehouse
 
 _NOTE = "serve.json"
@@ -72,7 +71,7 @@ class Server:
         finally:
             connection.close()
         told = answer.headers.get("fluvial-told", "")
-        if answer.status != 200 or answer.headers.get(_ENGINE) is None or NOT_BY_SERVERS in told:
+        if answer.status != 200 or answer.headers.get(_ENGINE) is None:
             return None
         return content, f"{told}; by the server at {self.host}:{self.port}"
 

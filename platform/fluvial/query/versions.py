@@ -6,7 +6,7 @@ Read from the table's own log, whose commits store the offsets that they were ma
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _AT = re.compile(r"(?P<topic>[^:=\s]+):(?P<pairs>\d+=\d+(?:,\d+=\d+)*)", re.ASCII)
 _PARTITIONS_SHOWN = 4
-NOT_BY_SERVERS = "it is made from tables, by a function that a server does not call"
-"""Why a mart is not fresh where a command would have it fresh."""
 
 
 class Newer(Protocol):
@@ -95,8 +93,18 @@ class Sources(Protocol):
         ...
 
 
-MakesFrame = Callable[[Sequence[Any]], Any]
-"""Makes a DataFrame of DataFrames."""
+class MakesFrame(Protocol):
+    """
+    Makes a DataFrame of DataFrames.
+    """
+
+    def __call__(self, frames: Sequence[Any]) -> Any: ...
+
+    def told(self) -> Mapping[str, Any]:
+        """
+        What another process of the project makes the same from, in JSON's types.
+        """
+        ...
 
 
 class NoSuchOffsetError(FluvialError):

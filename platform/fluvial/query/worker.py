@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fluvial.query import jail
-from fluvial.query.frames import Frame, FrameWriter, LostEngineError, read_frame, write_frame, write_json
+from fluvial.query.frames import Frame, FrameWriter, LostEngineError, own_pipes, read_frame, write_frame, write_json
 from fluvial.query.relay import relay
 
 _STATEMENT_QUERY = "type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery"
@@ -94,7 +94,7 @@ def main() -> None:
     # What a terminal sends to all of its processes is the parent's to judge.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     given = json.loads(sys.argv[1])
-    source, out = _own_pipes()
+    source, out = own_pipes()
     walls = jail.enter([Path(path) for path in given["readable"]], Path(given["scratch"]))
     os.environ["TMPDIR"] = given["scratch"]
     sail = Sail()
@@ -140,14 +140,6 @@ def _connect(sail: Sail, path: str, out: BinaryIO) -> None:
         write_json(out, Frame.REFUSED, {"message": str(error)})
         return
     write_frame(out, Frame.END)
-
-
-def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes to the parent; what libraries print on stdout goes to stderr."""
-    source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    return source, out
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.query.answers import Format, write
 from fluvial.query.engine import Answer, Door, Engine, Fresh, RoutingError, Told
+from fluvial.query.made_frames import Frames, OwnFrames
 from fluvial.query.rendering import AnswerError
 from fluvial.query.versions import At, Version
 from fluvial.query.words import StatementError
@@ -39,7 +40,7 @@ class OpensFresh(Protocol):
     """
 
     def __call__(
-        self, settings: Settings, at_least: Sequence[At], *, patience_s: float, records_max: int, marts: bool
+        self, settings: Settings, at_least: Sequence[At], *, patience_s: float, records_max: int
     ) -> AbstractContextManager[Fresh]: ...
 
 
@@ -92,7 +93,8 @@ class Statements:
     Answers statements about the tables of one warehouse; close it after use.
 
     With `needs_walls` none is asked where the kernel does not keep the engine from other files and the network; without
-    `fresh` none is answered with what the log holds behind tables.
+    `fresh` none is answered with what the log holds behind tables. The functions of pipelines are called by `frames`,
+    one for each engine, which is given the memory that it may take: they may run for any time, and are ended.
     """
 
     def __init__(
@@ -102,9 +104,11 @@ class Statements:
         limits: SqlLimits | None = None,
         needs_walls: bool = False,
         fresh: OpensFresh | None = None,
+        frames: Callable[[int], Frames] = lambda memory_bytes: OwnFrames(),
     ) -> None:
         self.settings = settings
         self._fresh = fresh
+        self._frames = frames
         self.limits = limits or SqlLimits()
         self.needs_walls = needs_walls
         self._waiting = 0
@@ -164,6 +168,7 @@ class Statements:
                 engine=Engine.SAIL,
                 memory_bytes=self.limits.memory_bytes,
                 up_to=None if self._fresh is None else self._up_to,
+                frames=self._frames(self.limits.memory_bytes),
             )
         except RoutingError as error:  # of the settings, such as those of Spark
             raise _only_spark(error) from error
@@ -228,14 +233,7 @@ class Statements:
 
     def _reading(self, opens: OpensFresh, at_least: Sequence[At]) -> AbstractContextManager[Fresh]:
         limits = self.limits
-        # A pipeline's function may take any time, and what it makes of DataFrames takes PySpark and a port.
-        return opens(
-            self.settings,
-            at_least,
-            patience_s=limits.fresh_seconds,
-            records_max=limits.fresh_records,
-            marts=False,
-        )
+        return opens(self.settings, at_least, patience_s=limits.fresh_seconds, records_max=limits.fresh_records)
 
     def _up_to(self, version: Version, place: At) -> Version:
         assert self._fresh is not None

@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from fluvial.local.state import HOST, is_loopback
 
 if TYPE_CHECKING:
     from fluvial.query.engine import Fresh
+    from fluvial.query.made_frames import Frames
     from fluvial.query.versions import At
     from fluvial.serve.doors.door import Door
     from fluvial.serve.server import Listening
@@ -217,6 +219,13 @@ def _fresh(settings: Settings, at_least: "Sequence[At]", **limits: Any) -> "Abst
     return opened(settings, at_least, **limits)
 
 
+def _frames(project: str, memory_bytes: int) -> "Frames":
+    with needed():
+        from fluvial.fresh.frames import OtherProcess
+
+    return OtherProcess(project=project, memory_bytes=memory_bytes)
+
+
 async def _serve(
     warehouse: "ServedWarehouse",
     tables: list[str],
@@ -257,7 +266,9 @@ async def _serve(
         warehouse,
         listening,
         preload=tables,
-        statements=lambda: Statements(settings, needs_walls=not is_local, fresh=_fresh),
+        statements=lambda: Statements(
+            settings, needs_walls=not is_local, fresh=_fresh, frames=partial(_frames, settings.project)
+        ),
         started=started,
         flight_started=flight_started,
         ready=ready,
