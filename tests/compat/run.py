@@ -22,7 +22,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # Its own folder first, as pytest has it: the test modules import each other by their bare names.
@@ -147,10 +147,7 @@ NAMED = (
 def all_suites() -> list[Suite]:
     """The suites above, and one more of every module that none of them names."""
     modules = {path.stem for path in HERE.glob("test_*.py")}
-    suites = [
-        Suite(name=suite.name, what=suite.what, modules=tuple(name for name in suite.modules if name in modules))
-        for suite in NAMED
-    ]
+    suites = [replace(suite, modules=tuple(name for name in suite.modules if name in modules)) for suite in NAMED]
     further = modules - {name for suite in suites for name in suite.modules}
     what = "groups, transactions, semantics and administration, each with the clients that show it best"
     return [*suites, Suite(name="stories", what=what, modules=tuple(sorted(further)))]

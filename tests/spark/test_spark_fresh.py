@@ -382,6 +382,14 @@ def test_rows_and_statements_are_fresh_over_http_flight_and_in_python(
         assert row("state.readings/bob").status_code == 404
         of_bob = row("state.readings/bob", fresh_at_least=f"{topic.name}:0=2")
         assert of_bob.content == row("state.readings/bob", fresh="true").content
+        # As of offsets at which no version ends.
+        between = row("state.readings/ada", at=f"{topic.name}:0=1", columns="events")
+        assert (between.json(), between.headers["fluvial-offsets"]) == ({"events": 2}, f"{topic.name}:0=1")
+        assert row("state.readings/bob", at=f"{topic.name}:0=1").status_code == 404
+        assert row("state.readings/ada", at=f"{topic.name}:0=0").content == stored.content
+        beyond = row("state.readings/ada", at=f"{topic.name}:0=3")
+        assert (beyond.status_code, beyond.json()["error_code"]) == (404, 40402)
+        assert "does not hold offset 3 yet" in beyond.json()["message"]
         missing = row("state.readings/cyd", fresh="1")
         assert (missing.status_code, missing.json()["error_code"]) == (404, 40403)
         assert f"up to {topic.name}:0=2" in missing.json()["message"]
@@ -406,6 +414,8 @@ def test_rows_and_statements_are_fresh_over_http_flight_and_in_python(
             assert both.json()["version"] == int(stored.headers["fluvial-version"])
             assert both.headers["fluvial-offsets"] == f"{topic.name}:0=2"
         assert batch("state.readings", ["bob"]).json()["rows"] == [None]
+        older = batch("state.readings", ["bob", "ada"], columns=["events"], at=[f"{topic.name}:0=1"])
+        assert older.json()["rows"] == [None, {"events": 2}]
         assert batch("state.readings", [], fresh=True).json()["rows"] == []
         for path, words, status, code in (
             ("state.versions", {"fresh": True}, 409, 40903),

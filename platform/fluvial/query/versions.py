@@ -192,6 +192,23 @@ class Version:
             parts.append(f"(not fresh: {self.stale})")
         return " ".join(parts)
 
+    @property
+    def places(self) -> list[At]:
+        """
+        The last record of each partition that is in it, for every topic that it is known to be made from; of several
+        inputs that differ the least.
+        """
+        ends: dict[str, dict[int, int]] = {} if self.topic is None else {self.topic: dict(self.ends)}
+        for each in self.of:
+            for place in each.places:
+                known = ends.setdefault(place.topic, {})
+                for partition, offset in place.offsets.items():
+                    known[partition] = min(known.get(partition, offset + 1), offset + 1)
+        return [
+            At(topic=topic, offsets={partition: end - 1 for partition, end in sorted(known.items()) if end})
+            for topic, known in ends.items()
+        ]
+
 
 def resolve(
     log: TableLog, table: str, *, version: int | None = None, timestamp: str | None = None, places: Sequence[At] = ()

@@ -19,12 +19,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fluvial.query.versions import At, Version
+from fluvial.query.versions import Version
 from fluvial.serve.bodies import body_of, hung_up, object_of
 from fluvial.serve.errors import BadRequestError, BusyError, NoRowError, ServeError
 from fluvial.serve.exposition import Metrics
-from fluvial.serve.fresh_rows import FreshRows
-from fluvial.serve.service import Asked, Service, no_row
+from fluvial.serve.made_rows import MadeRows
+from fluvial.serve.service import Asked, Meant, Service, no_row
 from fluvial.serve.sql import Statements
 from fluvial.serve.sql_door import SqlDoor
 from fluvial.serve.table import Row, View
@@ -47,7 +47,7 @@ def create_app(
     """
     The application; `is_ready` says what keeps the server from taking requests, None for nothing.
     """
-    doors = _Doors(service, FreshRows(statements), is_ready)
+    doors = _Doors(service, MadeRows(statements), is_ready)
     sql = SqlDoor(statements, service.limits.request_bytes)
     routes = [
         Route("/tables", metrics.timed("list", doors.list_tables)),
@@ -67,9 +67,9 @@ def create_app(
 
 
 class _Doors:
-    def __init__(self, service: Service, fresh_rows: FreshRows, is_ready: Callable[[], str | None]) -> None:
+    def __init__(self, service: Service, made_rows: MadeRows, is_ready: Callable[[], str | None]) -> None:
         self._service = service
-        self._fresh_rows = fresh_rows
+        self._made_rows = made_rows
         self._is_ready = is_ready
 
     async def list_tables(self, request: Request) -> Response:
@@ -83,35 +83,37 @@ class _Doors:
             if asked.fresh:
                 raise BadRequestError("?fresh= is of a row: /tables/NAME/KEY?fresh=1")
             view = await self._service.view(self._service.table(name), asked)
-            return _fresh(request, view) or _answer(view, self._service.described(view))
+            return _same(request, view) or _answer(view, self._service.described(view))
         if EVENT_STREAM in request.headers.get("accept", ""):
             return await self._watch(request, name, parts)
         asked = _asked(request)
-        view = await self._service.view(self._service.table(name), asked)
+        meant = await self._service.meant(self._service.table(name), asked)
+        view = meant.view
         key = view.key.of_path(parts)
-        if asked.fresh:
-            return await self._fresh_row(request, view, key, asked)
-        fresh = _fresh(request, view)
-        if fresh is not None:
-            return fresh
+        if meant.made:
+            return await self._made_row(request, meant, key, asked)
+        same = _same(request, view)
+        if same is not None:
+            return same
         try:
             return _answer(view, await self._service.row(view, key, asked.columns))
         except NoRowError as error:
             # Which version lacks it is a part of the answer.
             return _answer(view, _error_body(error), status=error.status)
 
-    async def _fresh_row(self, request: Request, view: View, key: Sequence[Any], asked: Asked) -> Response:
-        (row,), version = await self._fresh(request, view, [key], asked)
-        headers = _of_now(version)
+    async def _made_row(self, request: Request, meant: Meant, key: Sequence[Any], asked: Asked) -> Response:
+        (row,), version = await self._made(request, meant, [key], asked)
+        headers = _up_to(version)
         if row is None:
-            error = no_row(view, key, f"up to {headers[_OFFSETS]}")
+            when = f"up to {headers[_OFFSETS]}" if _OFFSETS in headers else f"at version {version.version}"
+            error = no_row(meant.view, key, when)
             return Response(_error_body(error), error.status, headers, media_type=JSON)
-        return Response(self._service.shown(view, row), 200, headers, media_type=JSON)
+        return Response(self._service.shown(meant.view, row), 200, headers, media_type=JSON)
 
-    async def _fresh(
-        self, request: Request, view: View, keys: Sequence[Sequence[Any]], asked: Asked
+    async def _made(
+        self, request: Request, meant: Meant, keys: Sequence[Sequence[Any]], asked: Asked
     ) -> tuple[list[Row | None], Version]:
-        return await self._fresh_rows.rows(view, keys, asked.columns, asked.fresh_at_least, lambda: hung_up(request))
+        return await self._made_rows.rows(meant, keys, asked, lambda: hung_up(request))
 
     async def post(self, request: Request) -> Response:
         name, parts = _path(request)
@@ -122,11 +124,12 @@ class _Doors:
         if not isinstance(keys, list):
             raise BadRequestError('the body is {"keys": […]}')
         asked = Asked.of_json(body)
-        view = await self._service.view(self._service.table(name.removesuffix(BATCH)), asked)
-        if asked.fresh:
-            rows, version = await self._fresh(request, view, self._service.keys_of(view, keys), asked)
+        meant = await self._service.meant(self._service.table(name.removesuffix(BATCH)), asked)
+        view = meant.view
+        if meant.made:
+            rows, version = await self._made(request, meant, self._service.keys_of(view, keys), asked)
             listed = self._service.listed(view, rows, version.version)
-            return Response(listed, 200, _of_now(version), media_type=JSON)
+            return Response(listed, 200, _up_to(version), media_type=JSON)
         return _answer(view, await self._service.rows(view, keys, asked.columns))
 
     async def healthz(self, request: Request) -> Response:
@@ -182,22 +185,18 @@ def _answer(view: View, body: bytes, *, status: int = 200) -> Response:
     return Response(body, status, headers, media_type=JSON)
 
 
-def _of_now(version: Version) -> dict[str, str]:
+def _up_to(version: Version) -> dict[str, str]:
     """The headers of an answer with what the log holds behind a version."""
-    assert version.topic is not None, "a table that is fresh is made of a topic"
-    last = {partition: end - 1 for partition, end in sorted(version.ends.items()) if end}
-    return {
-        "fluvial-version": str(version.version),
-        _OFFSETS: str(At(topic=version.topic, offsets=last)),
-        "cache-control": "no-store",
-    }
+    headers = {"fluvial-version": str(version.version), "cache-control": "no-store"}
+    offsets = " ".join(map(str, version.places))
+    return headers | {_OFFSETS: offsets} if offsets else headers
 
 
 def _etag(view: View) -> str:
     return f'"{view.tag}"'
 
 
-def _fresh(request: Request, view: View) -> Response | None:
+def _same(request: Request, view: View) -> Response | None:
     """The answer to who has this version already."""
     known = request.headers.get("if-none-match")
     if known is None or _etag(view) not in (each.strip().removeprefix("W/") for each in known.split(",")):

@@ -124,6 +124,20 @@ class Asked:
         return self
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meant:
+    """
+    The version of a table that is meant.
+
+    Where `made` is set its rows are not those that are asked for, but what these are made from; `between` says why they
+    stand in no version.
+    """
+
+    view: View
+    made: bool = False
+    between: NoVersionError | None = None
+
+
 _PARAMETERS = ("columns", "version", "at", "wait_version", "wait", "fresh", "fresh_at_least")
 
 
@@ -159,7 +173,7 @@ class Service:
         """
         return self.follower.warehouse.table(name)
 
-    async def view(self, table: ServedTable, asked: Asked) -> View:
+    async def meant(self, table: ServedTable, asked: Asked) -> Meant:
         """
         The version of a table that is meant. Raises :class:`~fluvial.serve.errors.ServeError`.
         """
@@ -172,15 +186,24 @@ class Service:
                         f"{table.name} has no version {asked.wait_version} yet: after {wait:g} s the newest is "
                         f"{view.version}"
                     )
-                return view
+                return Meant(view=view)
             view = await self.follower.held(table)
             if asked.version is None and not asked.at:
-                return view
-            return await self.follower.in_thread(lambda: table.at(_version_of(table, asked)))
+                return Meant(view=view, made=asked.fresh)
+            return await self.follower.in_thread(lambda: _older(table, asked))
         except ServeError:
             raise
         except (FluvialError, OSError) as error:
             raise UnreadableError(str(error)) from error
+
+    async def view(self, table: ServedTable, asked: Asked) -> View:
+        """
+        As :meth:`meant`, where what is asked for has to stand in a version.
+        """
+        meant = await self.meant(table, asked)
+        if meant.between is not None:
+            raise meant.between
+        return meant.view
 
     async def row(self, view: View, key: Sequence[Any], columns: Sequence[str] | None) -> bytes:
         """
@@ -281,17 +304,20 @@ def _json(row: Row, types: Mapping[str, str]) -> str:
     return f"{{{', '.join(fields)}}}"
 
 
-def _version_of(table: ServedTable, asked: Asked) -> int:
+def _older(table: ServedTable, asked: Asked) -> Meant:
     if asked.version is not None:
-        return asked.version
+        return Meant(view=table.at(asked.version))
     try:
         places = At.of(asked.at)
     except FluvialError as error:
         raise BadRequestError(str(error)) from error
     try:
-        return resolve(TableLog(None, table.path), table.name, places=places).version
+        return Meant(view=table.at(resolve(TableLog(None, table.path), table.name, places=places).version))
     except NoSuchOffsetError as error:
-        raise NoVersionError(str(error)) from error
+        between = NoVersionError(str(error))
+        if error.below is None:
+            raise between from error
+        return Meant(view=table.at(error.below.version), made=True, between=between)
 
 
 def _number(name: str, given: Mapping[str, Sequence[str]]) -> int | None:
