@@ -1,24 +1,23 @@
 """
 Records to Arrow as the tables' plan has them, :func:`fluvial.tables.plan.frames.keyed_events`: no JVM, no I/O.
 
-A value is resolved from the schema that it was written with to the contract's reader schema by fastavro; types are
-those that Spark's `from_avro` gives.
+A value is resolved from the schema that it was written with to the contract's reader schema by fastavro; those that
+were written with this schema, as a flat record, are decoded at once. Types are those that Spark's `from_avro` gives.
 """
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fluvial.fresh.errors import StaleError
+from fluvial.fresh.flat_records import FlatRecords
 from fluvial.serde.encoding import PREFIX
 from fluvial.spark.avro import Contract
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BATCH = 10_000
 _PLAIN = {
     "boolean": "bool",
     "int": "int32",
@@ -42,16 +41,23 @@ _TOMBSTONE: tuple[None, Mapping[str, Any]] = (None, {})
 _UNDECODABLE = (None, None)
 
 
-class Record(NamedTuple):
+class Records(NamedTuple):
     """
-    A record of the log; `timestamp` is in milliseconds of Unix time.
+    Records of the log, a list for each part of them; timestamps are in milliseconds of Unix time.
     """
 
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
+    partitions: list[int]
+    offsets: list[int]
+    timestamps: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+
+    def only(self, numbers: Sequence[int]) -> "Records":
+        """
+        Those with these numbers.
+        """
+        parts: Any = ([part[number] for number in numbers] for part in self)
+        return Records(*parts)
 
 
 class Decoder:
@@ -64,59 +70,124 @@ class Decoder:
 
         self._topic = topic
         self._readers: dict[int, Callable[[io.BytesIO], Any]] = {}
+        self._flat: dict[int, FlatRecords] = {}
         document = json.loads(contract.reader)
-        reader = fastavro.parse_schema(_without_times(document))
+        plain = _without_times(document)
+        reader = fastavro.parse_schema(plain)
         for identity, text in contract.writers.items():
-            writer = fastavro.parse_schema(_without_times(json.loads(text)))
-            self._readers[identity] = _reader(writer, reader)
+            written = _without_times(json.loads(text))
+            self._readers[identity] = _reader(fastavro.parse_schema(written), reader)
+            if written == plain and FlatRecords.takes(written):
+                self._flat[identity] = FlatRecords(written)
         named: dict[str, Any] = {}
         self._types = {each["name"]: _type_of(each["type"], named, contract.subject) for each in document["fields"]}
 
-    def events(self, records: Iterable[Record]) -> "Iterator[pa.RecordBatch]":
+    def events(self, records: Records) -> "pa.RecordBatch":
         """
-        The records that decode, batch by batch; those that do not go to quarantine with the next run.
+        The records that decode, in their order; those that do not go to quarantine with the next run.
         """
-        remaining = iter(records)
-        while chunk := list(islice(remaining, _BATCH)):
-            yield self._batch(chunk)
+        parts = [*self._parts(records.values)]
+        numbers = [number for part in parts for number in part.numbers]
+        identities = [identity for part in parts for identity in part.identities]
+        order = sorted(range(len(numbers)), key=numbers.__getitem__) if len(parts) > 1 else None
+        columns = {
+            name: _joined([part.columns[name] for part in parts], kind, order) for name, kind in self._types.items()
+        }
+        if order is not None:
+            numbers, identities = [numbers[at] for at in order], [identities[at] for at in order]
+        return self._batch(
+            records if len(numbers) == len(records.values) else records.only(numbers), identities, columns
+        )
 
     def schema(self) -> "pa.Schema":
         """
         The columns of the events.
         """
-        return self._batch([]).schema
+        return self.events(Records([], [], [], [], [])).schema
 
-    def _batch(self, records: Sequence[Record]) -> "pa.RecordBatch":
+    def _parts(self, values: Sequence[bytes | None]) -> "Iterator[_Part]":
+        """The records by how they are decoded: tombstones, those of a schema at once, and the others one by one."""
         import pyarrow as pa
 
-        kept: list[Record] = []
-        values: list[Mapping[str, Any]] = []
+        of: dict[bytes | None, list[int]] = {}
+        for number, value in enumerate(values):
+            of.setdefault(None if value is None else value[: PREFIX.size], []).append(number)
+        others: list[int] = []
+        for prefix, numbers in of.items():
+            identity = _identity(prefix)
+            flat = self._flat.get(identity) if identity is not None else None
+            if prefix is None:
+                yield self._one_by_one(values, numbers)
+            elif flat is None:
+                others += numbers
+            else:
+                good, columns = flat.decoded([values[number] or b"" for number in numbers], PREFIX.size)
+                kept = good.nonzero()[0].tolist()
+                if len(kept) < len(numbers):
+                    others += [numbers[at] for at in (~good).nonzero()[0].tolist()]
+                    columns = {name: column.filter(pa.array(good)) for name, column in columns.items()}
+                # Milliseconds and days are numbers so far.
+                made = {name: columns[name].cast(kind).cast(_micros(kind)) for name, kind in self._types.items()}
+                yield _Part([numbers[at] for at in kept], [identity] * len(kept), made)
+        if others or not of:
+            yield self._one_by_one(values, sorted(others))
+
+    def _one_by_one(self, values: Sequence[bytes | None], numbers: Sequence[int]) -> "_Part":
+        import pyarrow as pa
+
+        kept: list[int] = []
+        fields: list[Mapping[str, Any]] = []
         identities: list[int | None] = []
-        for record in records:
-            identity, value = _TOMBSTONE if record.value is None else self._decoded(record.value)
+        for number in numbers:
+            body = values[number]
+            identity, value = _TOMBSTONE if body is None else self._decoded(body)
             if value is not None:
-                kept.append(record)
+                kept.append(number)
                 identities.append(identity)
-                values.append(value)
-        partitions, offsets, timestamps, keys, raw = zip(*kept, strict=True) if kept else ((), (), (), (), ())
-        columns = {name: _array([value.get(name) for value in values], kind) for name, kind in self._types.items()}
-        columns |= {
-            "_topic": pa.repeat(pa.scalar(self._topic, "string"), len(kept)),
-            "_partition": pa.array(partitions, "int32"),
-            "_offset": pa.array(offsets, "int64"),
-            "_timestamp": _array(timestamps, pa.timestamp("ms", "UTC")),
-            "_key": pa.array(keys, "binary"),
+                fields.append(value)
+        try:
+            return _Part(kept, identities, self._columns(fields))
+        except (pa.ArrowException, OverflowError):
+            # An int of more than 32 bits, for fastavro reads any as a long.
+            fitting = [at for at, value in enumerate(fields) if self._fits(value)]
+            columns = self._columns([fields[at] for at in fitting])
+            return _Part([kept[at] for at in fitting], [identities[at] for at in fitting], columns)
+
+    def _columns(self, fields: Sequence[Mapping[str, Any]]) -> "Mapping[str, pa.Array]":
+        return {name: _array([value.get(name) for value in fields], kind) for name, kind in self._types.items()}
+
+    def _fits(self, value: Mapping[str, Any]) -> bool:
+        import pyarrow as pa
+
+        try:
+            self._columns([value])
+        except (pa.ArrowException, OverflowError):
+            return False
+        return True
+
+    def _batch(
+        self, records: Records, identities: Sequence[int | None], columns: "Mapping[str, pa.Array]"
+    ) -> "pa.RecordBatch":
+        import pyarrow as pa
+
+        number = len(records.values)
+        keys = pa.array(records.keys, "binary")
+        own = {
+            "_topic": pa.repeat(pa.scalar(self._topic, "string"), number),
+            "_partition": pa.array(records.partitions, "int32"),
+            "_offset": pa.array(records.offsets, "int64"),
+            "_timestamp": _array(records.timestamps, pa.timestamp("ms", "UTC")),
+            "_key": keys,
             "_schema_id": pa.array(identities, "int32"),
-            "_tombstone": pa.array([value is None for value in raw], "bool"),
+            "_tombstone": pa.array([value is None for value in records.values], "bool"),
+            "_entity": keys.cast("string"),
         }
-        return pa.RecordBatch.from_pydict({**columns, "_entity": columns["_key"].cast("string")})
+        return pa.RecordBatch.from_pydict({**columns, **own})
 
     def _decoded(self, value: bytes) -> tuple[int | None, Mapping[str, Any] | None]:
         """The id of the schema and the fields; no fields where the bytes do not decode."""
-        if len(value) < PREFIX.size or value[0] != 0:
-            return _UNDECODABLE
-        identity = int.from_bytes(value[1 : PREFIX.size], "big")
-        read = self._readers.get(identity)
+        identity = _identity(value[: PREFIX.size])
+        read = None if identity is None else self._readers.get(identity)
         if read is None:
             return _UNDECODABLE
         try:
@@ -124,6 +195,29 @@ class Decoder:
         except Exception:
             # Whatever fastavro raises at bytes that are no value of the schema.
             return _UNDECODABLE
+
+
+class _Part(NamedTuple):
+    """Some of the records, by their numbers, with the ids of their schemas and the columns of fields."""
+
+    numbers: list[int]
+    identities: "list[int | None]"
+    columns: "Mapping[str, pa.Array]"
+
+
+def _joined(arrays: "Sequence[pa.Array]", kind: "pa.DataType", order: list[int] | None) -> "pa.Array":
+    import pyarrow as pa
+
+    if order is None:
+        return arrays[0]
+    return pa.concat_arrays([each.cast(_micros(kind)) for each in arrays]).take(pa.array(order, "int64"))
+
+
+def _identity(prefix: bytes | None) -> int | None:
+    """The id of the schema that stands before a value; None where none does."""
+    if prefix is None or len(prefix) < PREFIX.size or prefix[0] != 0:
+        return None
+    return int.from_bytes(prefix[1:], "big")
 
 
 def _reader(writer: Any, reader: Any) -> Callable[[io.BytesIO], Any]:

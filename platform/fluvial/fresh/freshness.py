@@ -244,8 +244,8 @@ class Freshness:
 
         decoder = Decoder(span.topic, contract)
         batches = []
-        for batch in decoder.events(read_tail(self.settings.cluster, span)):
-            kept = batch
+        for records in read_tail(self.settings.cluster, span):
+            kept = batch = decoder.events(records)
             if not isinstance(declaration, History):
                 keyless = pc.is_null(batch["_key"])
                 if declaration.keyless == "stop" and contract.key_field is not None and pc.any(keyless).as_py():

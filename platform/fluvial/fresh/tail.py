@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fluvial.delta.erasures import digest_of
-from fluvial.fresh.decoding import Record
+from fluvial.fresh.decoding import Records
 from fluvial.fresh.errors import FreshError
 from fluvial.kafka import KafkaCluster
 from fluvial.spark.kafka import Span
 
+RECORDS_AT_ONCE = 50_000
 _AT_ONCE = 10_000
 _PATIENCE_S = 30.0
 
@@ -22,9 +23,9 @@ class LostError(FreshError):
     """
 
 
-def read_tail(cluster: KafkaCluster, span: Span) -> Iterator[Record]:
+def read_tail(cluster: KafkaCluster, span: Span) -> Iterator[Records]:
     """
-    Every record of the span in the order of each partition, but for those that are skipped or erased.
+    Every record of the span in the order of each partition, but for those that are skipped or erased; so many at once.
 
     Raises :class:`LostError`, and :class:`FreshError` where records that are there do not come.
     """
@@ -50,6 +51,8 @@ def read_tail(cluster: KafkaCluster, span: Span) -> Iterator[Record]:
     try:
         consumer.assign([TopicPartition(span.topic, partition, span.ranges[partition][0]) for partition in open_])
         deadline = time.monotonic() + _PATIENCE_S
+        is_whole = not span.erased and not any(span.skipped.values())
+        gathered = partitions, offsets, timestamps, keys, values = Records([], [], [], [], [])
         while open_:
             messages = consumer.consume(_AT_ONCE, 0.05)
             if messages:
@@ -65,12 +68,21 @@ def read_tail(cluster: KafkaCluster, span: Span) -> Iterator[Record]:
                     _judge(error, cluster, span)
                     continue
                 if error is None and offset < end:
-                    record = Record(partition, offset, message.timestamp()[1], message.key(), message.value())
-                    if _is_read(span, record):
-                        yield record
+                    key = message.key()
+                    if is_whole or _is_read(span, partition, offset, key):
+                        partitions.append(partition)
+                        offsets.append(offset)
+                        timestamps.append(message.timestamp()[1])
+                        keys.append(key)
+                        values.append(message.value())
                 # Behind the last record are markers of transactions at most, or what came later.
-                if partition in open_ and offset + (error is None) >= end:
+                if offset + (error is None) >= end and partition in open_:
                     del open_[partition]
+            if len(values) >= RECORDS_AT_ONCE:
+                yield gathered
+                gathered = partitions, offsets, timestamps, keys, values = Records([], [], [], [], [])
+        if values:
+            yield gathered
     finally:
         consumer.close()
 
@@ -85,10 +97,10 @@ def _judge(error: Any, cluster: KafkaCluster, span: Span) -> None:
         raise FreshError(f"{span.topic} on {cluster} cannot be read: {error.str()}")
 
 
-def _is_read(span: Span, record: Record) -> bool:
-    if record.offset in span.skipped.get(record.partition, ()):
+def _is_read(span: Span, partition: int, offset: int, key: bytes | None) -> bool:
+    if offset in span.skipped.get(partition, ()):
         return False
-    if not span.erased or record.key is None:
+    if not span.erased or key is None:
         return True
-    places = span.erased.get(digest_of(record.key))
-    return places is None or record.offset >= places.get(record.partition, 0)
+    places = span.erased.get(digest_of(key))
+    return places is None or offset >= places.get(partition, 0)

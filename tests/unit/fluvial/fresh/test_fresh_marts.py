@@ -17,7 +17,7 @@ from fluvial.errors import FluvialError
 from fluvial.fresh.behind import Tail
 from fluvial.fresh.errors import StaleError
 from fluvial.fresh.marts import fresh_mart
-from fluvial.query import sources
+from fluvial.query import made_frames
 from fluvial.query.engine import Answer, Door, Engine, RoutingError, Told
 from fluvial.query.sail import Sail, SailError
 from fluvial.query.versions import Version
@@ -57,7 +57,7 @@ def large(orders: Any) -> Any:
 @pytest.fixture(autouse=True)
 def no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of many tests may have a session of Spark's, which would be asked in the place of Sail."""
-    monkeypatch.setattr(sources, "_has_spark", lambda: False)
+    monkeypatch.setattr(made_frames, "_has_spark", lambda: False)
 
 
 class Shop:
