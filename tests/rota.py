@@ -84,6 +84,7 @@ EVERY_WAY = (
     "tables",
 )
 MARTS = ("aggregates", "continuous_checks", "key_refresh", "row_refresh", "windows")
+CLIENTS = ("-m", "tests.compat.run")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
     Turn("storm", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--seed", "{seed}")),
@@ -151,9 +152,12 @@ TURNS = (
         _pytest("-n2", "tests/spark/test_spark_schema_histories.py"),
         {"FLUVIAL_HISTORIES": "1:61"},
     ),
-    Turn("clients, one broker", 15, ("-m", "tests.compat.run")),
-    Turn("clients, secured", 30, ("-m", "tests.compat.run", "--secure")),
-    Turn("clients, three brokers", 18, ("-m", "tests.compat.run", "--brokers", "3")),
+    Turn("clients, one broker", 12, (*CLIENTS, "--skip", "librdkafka-tests")),
+    Turn("librdkafka's tests", 16, (*CLIENTS, "librdkafka-tests")),
+    Turn("clients, secured", 14, (*CLIENTS, "--secure", "--skip", "librdkafka-tests")),
+    Turn("librdkafka's tests, secured", 16, (*CLIENTS, "--secure", "librdkafka-tests")),
+    Turn("clients, three brokers", 15, (*CLIENTS, "--brokers", "3", "--skip", "streams")),
+    Turn("streams, three brokers", 6, (*CLIENTS, "--brokers", "3", "streams")),
     Turn("daemon for minutes", 6, _pytest("tests/e2e/test_daemon.py"), ROTA),
     Turn("kept Spark", 4, _pytest("tests/e2e/test_kept_spark.py"), ROTA),
     Turn("journey", 5, _pytest("tests/e2e/test_journey.py"), ROTA),

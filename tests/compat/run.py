@@ -2,7 +2,7 @@
 Every suite that holds the broker against other people's clients: `make compat`.
 
     python -m tests.compat.run                    all of them
-    python -m tests.compat.run franz-go kafkajs   some
+    python -m tests.compat.run franz-go kafkajs   some; --skip streams: all but these
     python -m tests.compat.run --brokers 3        against three brokers, every topic on all of them
     python -m tests.compat.run --secure           over SASL_SSL, signed in by SCRAM-SHA-512 as a super user
     python -m tests.compat.run --prepare          only fetch and build what the suites need and this machine can have
@@ -279,13 +279,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compat.run", description="Run the client suites.")
     known = {suite.name: suite for suite in all_suites()}
     parser.add_argument("suite", nargs="*", choices=[*known, []], help="the suites to run (default: all)")
+    parser.add_argument("--skip", action="append", default=[], choices=known, help="all but this suite; repeatable")
     parser.add_argument("--prepare", action="store_true", help="only fetch and build what the suites need")
     parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default: 1)")
     parser.add_argument("--secure", action="store_true", help="over SASL_SSL, as a super user")
     given = parser.parse_args(arguments)
     if given.prepare:
         return prepare()
-    suites = [known[name] for name in given.suite or known]
+    suites = [known[name] for name in given.suite or known if name not in given.skip]
     if given.brokers > 1:
         suites = [suite for suite in suites if not suite.brings_brokers]
     keep = Path(tempfile.mkdtemp(prefix="fluvial-compat-"))
