@@ -144,7 +144,7 @@ TURNS = (
         _pytest("-n2", "-m", "rota", *_spark(EVERY_WAY)),
         ROTA,
     ),
-    Turn("fresh answers", 4, _pytest("-m", "rota", *_spark(("fresh", "fresh_marts"))), ROTA),
+    Turn("fresh answers", 5, _pytest(*_spark(("fresh", "fresh_marts"))), ROTA),
     Turn("marts every way", 8, _pytest("-n2", "-m", "rota", *_spark(MARTS)), ROTA),
     Turn(
         "histories of contracts",

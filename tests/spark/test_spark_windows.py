@@ -163,6 +163,7 @@ def test_a_late_row_opens_its_window_again_until_its_lateness_is_over(views: Vie
 
 
 @pytest.mark.rota
+@pytest.mark.rota
 def test_which_rows_are_late_does_not_depend_on_when_a_table_is_refreshed(views: Views) -> None:
     mart = by_hour(hopping("at", "1 hour", "30 minutes", watermark="0 minutes"))
     for time in ("10:05", "12:31", "10:06", "12:02", "13:15", "12:20", "12:40"):
