@@ -125,10 +125,16 @@ def test_the_tutorial_runs_as_it_is_written(folder: Path, machine: Machine) -> N
     assert told[0] == "fluvial init my_platform"
     assert told[-1] == "dg dev"
     assert len(told) <= TUTORIAL_COMMANDS_MAX
+    # What the text has told to try.
+    (section,) = re.findall(r"^## Ask it$(.*?)^## ", TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    asked = re.findall(r"`((?:fluvial (?:sql|table)|python) [^`]+)`", section.replace("\n", " "))
+    told[told.index("fluvial run") + 1 : 0] = asked
     project = folder / "my_platform"
     home = {"DAGSTER_HOME": str(project / ".fluvial" / "dagster")}
     said = walk(told[:-1], folder, machine, home)
-    assert said.count("200 orders sent to orders") == 2
+    assert said.count("200 orders sent to orders") == 3
+    assert "400" in said
+    assert "newer offsets" in said
     assert "state.customers" in said
 
     port = free_port()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -166,8 +167,8 @@ def test_spark_makes_the_same_of_what_is_behind_the_inputs(
 
 
 @contextmanager
-def serving(settings: Settings, topic: Topic, data_dir: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """How a server of the project is asked, and how commands beside it are started."""
+def serving(settings: Settings, topic: Topic, data_dir: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The address of a server of the project, and how commands beside it are started."""
     how: dict[str, Any] = {"cwd": HERE, "text": True}
     how["env"] = {**environment(settings, topic), "FLUVIAL_DATA_DIR": str(data_dir)}
     with subprocess.Popen([*FLUVIAL, "serve", "--port", "0"], stderr=subprocess.PIPE, **how) as server:
@@ -176,9 +177,17 @@ def serving(settings: Settings, topic: Topic, data_dir: Path) -> Iterator[tuple[
             line = server.stderr.readline()
             assert "are served at" in line
             url = line.split(" at ")[1].removesuffix("/tables; Ctrl-C stops it\n")
-            yield lambda sql, **more: httpx.post(f"{url}/sql", json={"sql": sql, **more}, timeout=120), how
+            yield url, how
         finally:
             server.kill()
+
+
+def asked_of(url: str, statement: str, **more: Any) -> httpx.Response:
+    return httpx.post(f"{url}/sql", json={"sql": statement, **more}, timeout=120)
+
+
+def looked_up(url: str, row: str, **params: str) -> httpx.Response:
+    return httpx.get(f"{url}/tables/{row}", params=params, timeout=120)
 
 
 def test_marts_of_a_server_are_those_that_a_run_would_make(
@@ -191,9 +200,13 @@ def test_marts_of_a_server_are_those_that_a_run_would_make(
         materialize(tables[name], settings, spark, schemas=schemas)
     topic.send(events[20:])
     question = "select sum(events) as n from marts.kinds"
-    with serving(settings, topic, tmp_path) as (ask, how):
+    with serving(settings, topic, tmp_path) as (url, how):
+        ask, look = partial(asked_of, url), partial(looked_up, url)
         stored, fresh = ask(question), ask(question, fresh=True)
         assert "what is newer in history.readings" in fresh.headers["fluvial-told"]
+        row, of_now = look("marts.kinds/up"), look("marts.kinds/up", fresh="1")
+        assert (of_now.json()["kind"], of_now.json()["events"] > row.json()["events"]) == ("up", True)
+        assert of_now.headers["fluvial-offsets"].startswith(f"{topic.name}:0=")
         asked = [*FLUVIAL, "sql", "--fresh", "--format", "json", question]
         said = subprocess.run(asked, check=True, capture_output=True, timeout=120, **how)
         assert "by the server at" in said.stderr
@@ -201,6 +214,7 @@ def test_marts_of_a_server_are_those_that_a_run_would_make(
         for name in names:
             materialize(tables[name], settings, spark, schemas=schemas)
         assert ask(question).json() == fresh.json() != stored.json()
+        assert look("marts.kinds/up", wait_version="1").json() == of_now.json()
 
 
 @pytest.fixture
@@ -219,7 +233,8 @@ def test_a_function_that_does_not_return_is_ended_with_its_statement(
     for name in ("history.readings", "marts.kinds", "marts.endless"):
         materialize(tables[name], settings, spark, schemas=schemas)
     topic.send(events[20:])
-    with serving(settings, topic, tmp_path) as (ask, _):
+    with serving(settings, topic, tmp_path) as (url, _):
+        ask = partial(asked_of, url)
         question = "select sum(events) as n from marts.kinds"
         before = ask(question, fresh=True)
         endless = ask("select * from marts.endless", fresh=True)

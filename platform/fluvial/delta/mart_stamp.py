@@ -97,9 +97,9 @@ class MartStamp:
     """
     What a pipeline's table was made from: the version of each input by table, and the version of the code.
 
-    `key` is how the key is declared, column by column. `batch` is the version that the commit makes, or a lower one
-    that no earlier batch has, whoever else writes to the table. `removed` is the number of rows that the commit took
-    away. `plan` is a fingerprint of the transform's plan where it was looked at
+    `key` is how the key is declared: its `columns`, what leads to it in each input, and the windows. `batch` is the
+    version that the commit makes, or a lower one that no earlier batch has, whoever else writes to the table. `removed`
+    is the number of rows that the commit took away. `plan` is a fingerprint of the transform's plan where that was seen
     (:func:`~fluvial.tables.plan.row_by_row.look_row_by_row`), `checkpoint` names that of a streaming query.
     `watermarks` are those of inputs whose rows may be late.
     """

@@ -54,7 +54,7 @@ def key_columns(table: str, path: str, snapshot: Snapshot) -> tuple[str, ...]:
         return (names[0], *PLACE) if is_versioned(table, snapshot) else (names[0],)
     if kind == "marts":
         made = newest_made(TableLog(None, path))
-        declared = () if made is None or made.stamp.key is None else tuple(made.stamp.key)
+        declared = () if made is None or made.stamp.key is None else tuple(made.stamp.key.get("columns", ()))
         return declared if set(declared) <= set(names) else ()
     return ()
 
