@@ -35,7 +35,8 @@ def main(words: list[str]) -> int:
     for version, program in found.items():
         print(f"Python {version}", flush=True)
         python = environment_of(version, program)
-        pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not spark and not e2e", *tests)
+        words = ("-q", "-n2", "--dist", "loadfile", "-p", "no:cacheprovider", "-m", "not spark and not e2e")
+        pytest = (python, "-m", "pytest", *words, *tests)
         paths = f"{ROOT}{os.pathsep}{ROOT / 'platform'}"
         status = subprocess.run(pytest, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}, check=False).returncode
         if status:

@@ -144,8 +144,7 @@ class _Walk:
         begin = self._start(sizes, there)
         offsets = np.zeros(len(sizes) + 1, np.int64)
         sizes.cumsum(out=offsets[1:])
-        if offsets[-1] > _TEXT_BYTES_MAX:
-            raise OverflowError("more text than a column has room for")
+        assert offsets[-1] <= _TEXT_BYTES_MAX, "a column has room for what is decoded at once"
         places = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], sizes)
         buffers = [
             pa.py_buffer(np.packbits(there, bitorder="little")),

@@ -13,6 +13,7 @@ from fluvial.kafka import KafkaCluster
 from fluvial.spark.kafka import Span
 
 RECORDS_AT_ONCE = 50_000
+BYTES_AT_ONCE = 64 << 20
 _AT_ONCE = 10_000
 _PATIENCE_S = 30.0
 
@@ -25,7 +26,7 @@ class LostError(FreshError):
 
 def read_tail(cluster: KafkaCluster, span: Span) -> Iterator[Records]:
     """
-    Every record of the span in the order of each partition, but for those that are skipped or erased; so many at once.
+    Every record of the span in the order of each partition, but for those that are skipped or erased; some at once.
 
     Raises :class:`LostError`, and :class:`FreshError` where records that are there do not come.
     """
@@ -53,6 +54,7 @@ def read_tail(cluster: KafkaCluster, span: Span) -> Iterator[Records]:
         deadline = time.monotonic() + _PATIENCE_S
         is_whole = not span.erased and not any(span.skipped.values())
         gathered = partitions, offsets, timestamps, keys, values = Records([], [], [], [], [])
+        size = counted = 0
         while open_:
             messages = consumer.consume(_AT_ONCE, 0.05)
             if messages:
@@ -78,8 +80,11 @@ def read_tail(cluster: KafkaCluster, span: Span) -> Iterator[Records]:
                 # Behind the last record are markers of transactions at most, or what came later.
                 if offset + (error is None) >= end and partition in open_:
                     del open_[partition]
-            if len(values) >= RECORDS_AT_ONCE:
+            size += sum(len(value) for value in values[counted:] if value is not None)
+            counted = len(values)
+            if counted >= RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:
                 yield gathered
+                size = counted = 0
                 gathered = partitions, offsets, timestamps, keys, values = Records([], [], [], [], [])
         if values:
             yield gathered
