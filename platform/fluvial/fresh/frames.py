@@ -71,7 +71,7 @@ class OtherProcess:
             self.close()
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fluvial.fresh.frames_worker", json.dumps({"project": self.project})],
+                [sys.executable, "-P", "-m", "fluvial.fresh.frames_worker", json.dumps({"project": self.project})],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
