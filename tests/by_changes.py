@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fluvial.tables.drive import key_plan, part_refresh, row_plan
+from fluvial.tables.refresh import key_plan, part_refresh, row_plan
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from fluvial.tables import Declaration, Pipeline
 from fluvial.tables.declare.declarations import Publication
 from fluvial.tables.declare.project import load_project
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.publishing.transactions import VERSION_HEADER
 from tests.standalone_spark import StandaloneSpark
 

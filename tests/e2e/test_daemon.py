@@ -35,7 +35,7 @@ from fluvial.orchestration.checks.lag import table_ends
 from fluvial.orchestration.run.instance import home_of, open_instance
 from fluvial.registry.client import RegistryClient
 from fluvial.tables.declare.project import load_project
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 
 PATIENCE_S = 900.0
 PARTITIONS = 2

@@ -14,7 +14,7 @@ from fluvial.spark.kafka import Span, read_span, topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration, aggregate, compacted, count, history, latest, pipeline, state, sum_
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 
 KEY = "ada-4711"
 SCHEMA = {

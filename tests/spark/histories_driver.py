@@ -23,7 +23,7 @@ from fluvial.config import Settings
 from fluvial.registry.client import RegistryClient
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan.table_index import TableIndexes
 
 SPARK = {

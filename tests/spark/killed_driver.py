@@ -25,7 +25,8 @@ from plain_fold import FIELDS
 from fluvial.config import Settings
 from fluvial.delta import row_swap
 from fluvial.tables import Declaration, aggregate, compacted, count_distinct, history, pipeline, state, sum_
-from fluvial.tables.drive import key_plan, key_refresh, part_refresh, row_refresh, runner
+from fluvial.tables.drive import runner
+from fluvial.tables.refresh import key_plan, key_refresh, part_refresh, row_refresh
 
 STEPS = ("planned", "files written", "commit begun", "committed", "shown")
 # An append is one call of Spark's: its commit has no beginning that Python sees.

@@ -19,7 +19,8 @@ from unittest.mock import patch
 from killed_driver import kill, settings_of
 
 from fluvial.tables import Pipeline, streaming
-from fluvial.tables.drive import runner, stream_run, update_sink
+from fluvial.tables.drive import runner
+from fluvial.tables.refresh import stream_run, update_sink
 
 VIEWS = "history.views"
 TABLE = "marts.killed_stream"

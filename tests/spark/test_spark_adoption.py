@@ -29,7 +29,7 @@ from fluvial.tables import (
 from fluvial.tables.drive.adoption import AdoptionError, adopt
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan.table_index import TableIndexes
 
 pytestmark = pytest.mark.spark

@@ -25,10 +25,10 @@ from fluvial.tables import (
     sum_,
     top,
 )
-from fluvial.tables.drive import key_plan, part_refresh
-from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.explain import as_lines, explain
+from fluvial.tables.inspect.verify import verify
+from fluvial.tables.refresh import key_plan, part_refresh
 
 pytestmark = pytest.mark.spark
 

@@ -42,7 +42,7 @@ from fluvial.tables import compacted, history, pipeline, state
 from fluvial.tables.drive.continuous import Watcher, follow
 from fluvial.tables.drive.rebuild import ASIDE, BROKEN, rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 
 pytestmark = pytest.mark.spark
 

@@ -60,9 +60,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fluvial.config import load_settings
 from fluvial.tables.declare.project import load_project
-from fluvial.tables.drive.explain import as_lines, explain
+from fluvial.tables.inspect.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.registry.client import RegistryClient
 from fluvial.spark.session import build_session
 

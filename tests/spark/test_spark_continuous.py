@@ -19,9 +19,9 @@ from fluvial.registry.client import RegisteredSchema
 from fluvial.registry.errors import RegistryError
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import compacted, history, pipeline, state
-from fluvial.tables.drive import key_plan
 from fluvial.tables.drive.continuous import POOL, Watcher, follow
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.refresh import key_plan
 
 pytestmark = pytest.mark.spark
 

@@ -23,7 +23,7 @@ from fluvial.orchestration import Policy, SparkResource, assets_for, continuous_
 from fluvial.spark.session import register_tables
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration, aggregate, count, history, latest, pipeline, publish, state, sum_, tumbling
-from fluvial.tables.drive import key_plan
+from fluvial.tables.refresh import key_plan
 from fluvial.testing import EmbeddedPlatform, embedded_platform, events
 
 pytestmark = [

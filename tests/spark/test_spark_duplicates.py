@@ -15,7 +15,7 @@ from fluvial.delta.errors import TableError
 from fluvial.tables import history
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.replay.history import rewrite
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from fluvial.spark.avro import ContractError
 from fluvial.tables import DeclarationError, compacted, count, history, state, sum_
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 
 pytestmark = pytest.mark.spark
 

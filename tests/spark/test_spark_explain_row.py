@@ -11,9 +11,9 @@ from log_topic import Schemas, Sent, Topic
 from fluvial.cli.table.explain_row import as_json, as_lines
 from fluvial.config import Settings
 from fluvial.tables import Declaration, compacted, count, history, latest, state, sum_
-from fluvial.tables.drive.comparison import NotBuiltError
-from fluvial.tables.drive.explain_row import RowStory, explain_row
 from fluvial.tables.drive.runner import materialize
+from fluvial.tables.inspect.explain_row import RowStory, explain_row
+from fluvial.tables.refresh.comparison import NotBuiltError
 
 pytestmark = pytest.mark.spark
 

@@ -19,7 +19,7 @@ from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration, compacted, history, pipeline, state
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 
 pytestmark = pytest.mark.spark
 

@@ -15,12 +15,12 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh, newest_made
 from fluvial.tables import DeclarationError, Pipeline, pipeline
-from fluvial.tables.drive import key_plan, key_refresh, obstacles
-from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.explain import as_lines, explain
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan import refresh_cost
 from fluvial.tables.plan.key_locality import check_key_locality, marked
+from fluvial.tables.refresh import key_plan, key_refresh, obstacles
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
 from fluvial.delta.stamp import read_position
 from fluvial.tables import Pipeline
-from fluvial.tables.drive import key_plan
 from fluvial.tables.drive.runner import materialize
+from fluvial.tables.refresh import key_plan
 
 pytestmark = pytest.mark.spark
 

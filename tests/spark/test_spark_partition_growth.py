@@ -25,7 +25,7 @@ from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration, compacted, count, latest, state
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan.growth import may_join, seen_growth
 from fluvial.tables.plan.planning import plan_span
 from fluvial.tables.plan.table_index import TableIndexes

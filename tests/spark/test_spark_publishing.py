@@ -20,7 +20,7 @@ from fluvial.tables import Declaration, Publication, compacted, count, mean, pip
 from fluvial.tables.declare.declarations import DeclarationError
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource
 from fluvial.tables.publishing.transactions import VERSION_HEADER

@@ -18,7 +18,7 @@ from fluvial.quarantine.table import TableReplay
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import compacted, count, history, pipeline, state, sum_
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.rota]
 

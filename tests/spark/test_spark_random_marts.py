@@ -17,9 +17,9 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
 from fluvial.tables import Pipeline
-from fluvial.tables.drive import key_plan, key_refresh, part_refresh
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
+from fluvial.tables.refresh import key_plan, key_refresh, part_refresh
 
 pytestmark = pytest.mark.spark
 

@@ -18,9 +18,9 @@ from fluvial.config import Settings
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
 from fluvial.tables import Pipeline, pipeline
-from fluvial.tables.drive import row_plan, row_refresh
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
+from fluvial.tables.refresh import row_plan, row_refresh
 
 pytestmark = [pytest.mark.spark, pytest.mark.rota]
 

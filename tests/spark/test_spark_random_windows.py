@@ -32,9 +32,9 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, newest_made
 from fluvial.tables import Pipeline, TimeWindows, aggregate, count, pipeline, sum_, top
 from fluvial.tables.declare.windows import Emit
-from fluvial.tables.drive import key_plan, key_refresh, late_table, part_refresh
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
+from fluvial.tables.refresh import key_plan, key_refresh, late_table, part_refresh
 
 pytestmark = [pytest.mark.spark, pytest.mark.rota]
 

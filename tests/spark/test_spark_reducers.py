@@ -31,7 +31,7 @@ from fluvial.tables import DeclarationError, State, count, state
 from fluvial.tables.drive.continuous import Watcher, follow
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.plan.table_index import TableIndexes
 

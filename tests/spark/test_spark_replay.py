@@ -17,7 +17,7 @@ from fluvial.spark.offset_times import Window
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import History, history
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.replay.history import materialize_window, rewrite
 
 pytestmark = pytest.mark.spark

@@ -41,7 +41,7 @@ from fluvial.tables import (
     tumbling,
 )
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.replay.replay import replay
 from fluvial.tables.replay.stretch import Stretch
 

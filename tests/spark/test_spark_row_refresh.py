@@ -15,12 +15,12 @@ from fluvial.delta.errors import TableError
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh, newest_made
 from fluvial.tables import Pipeline, pipeline
-from fluvial.tables.drive import row_plan
-from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.explain import as_lines, explain
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan.key_locality import marked
 from fluvial.tables.plan.row_by_row import look_row_by_row
+from fluvial.tables.refresh import row_plan
 
 pytestmark = pytest.mark.spark
 

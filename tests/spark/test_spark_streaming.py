@@ -17,12 +17,12 @@ from fluvial.config import Settings
 from fluvial.delta.errors import TableError
 from fluvial.delta.log import TableLog
 from fluvial.tables import DeclarationError, Pipeline, streaming
-from fluvial.tables.drive import stream_run
-from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.update_sink import UpdateSink
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.explain import as_lines, explain
+from fluvial.tables.inspect.verify import verify
+from fluvial.tables.refresh import stream_run
+from fluvial.tables.refresh.update_sink import UpdateSink
 
 pytestmark = pytest.mark.spark
 

@@ -21,7 +21,7 @@ from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan import table_index
 from fluvial.tables.plan.table_index import TableIndexes
 

@@ -13,7 +13,7 @@ from fluvial.config import Settings
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Declaration, compacted, history, latest, mean, state
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import Verdict, verify
+from fluvial.tables.inspect.verify import Verdict, verify
 
 pytestmark = pytest.mark.spark
 

@@ -24,12 +24,12 @@ from fluvial.tables import (
     sum_,
     tumbling,
 )
-from fluvial.tables.drive import key_plan, part_refresh
-from fluvial.tables.drive.explain import as_lines, explain
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.transforms import materialize_pipeline
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.explain import as_lines, explain
+from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.refresh import key_plan, part_refresh
+from fluvial.tables.refresh.transforms import materialize_pipeline
 
 pytestmark = pytest.mark.spark
 

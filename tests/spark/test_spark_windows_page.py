@@ -13,9 +13,9 @@ from markdown_it import MarkdownIt
 
 from fluvial.config import Settings
 from fluvial.tables import history
-from fluvial.tables.drive import key_plan, part_refresh
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.verify import verify
+from fluvial.tables.inspect.verify import verify
+from fluvial.tables.refresh import key_plan, part_refresh
 from fluvial_demo.feeds import all_feeds
 from fluvial_demo.publish import Publisher
 

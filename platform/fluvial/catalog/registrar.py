@@ -127,7 +127,7 @@ def _left(declaration: "Declaration", result: "RunResult") -> Iterator[str]:
     """The tables that a run of this declaration writes."""
     from fluvial.spark.warehouse import table_name_of
     from fluvial.tables import Pipeline, Publication
-    from fluvial.tables.drive.late_table import late_table_of
+    from fluvial.tables.refresh.late_table import late_table_of
 
     if isinstance(declaration, Publication) or result.version_after is None:
         return

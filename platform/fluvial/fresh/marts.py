@@ -21,8 +21,8 @@ from fluvial.fresh.errors import FreshError, StaleError
 from fluvial.query.versions import Sources, Version
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Declaration, DeclarationError, Pipeline
-from fluvial.tables.drive.pipeline_inputs import code_version, stamp_at, transformed
 from fluvial.tables.plan.changed_keys import key_columns, keys_of, same_key
+from fluvial.tables.refresh.pipeline_inputs import code_version, stamp_at, transformed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

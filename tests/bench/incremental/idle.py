@@ -23,8 +23,8 @@ from fluvial.spark.session import build_session
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Pipeline, aggregate, count, max_, sum_
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.transforms import skipped_pipeline
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.refresh.transforms import skipped_pipeline
 from tests.bench.incremental.measured import Taken
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from fluvial.spark.session import build_session
 from fluvial.tables import Pipeline
-from fluvial.tables.drive.explain import as_lines, explain
+from fluvial.tables.inspect.explain import as_lines, explain
 from fluvial.testing.embedded import embedded_platform
 from tests.bench.nexmark.answers import Answer, Spent, differences, refresh, write_batch
 from tests.bench.nexmark.auction_house import AuctionHouse

@@ -12,8 +12,8 @@ import psutil
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import Refresh, newest_made
 from fluvial.tables import Pipeline
-from fluvial.tables.drive.comparison import same_value
 from fluvial.tables.drive.runner import materialize
+from fluvial.tables.refresh.comparison import same_value
 from tests.bench.nexmark.queries import Query
 
 if TYPE_CHECKING:

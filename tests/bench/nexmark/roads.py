@@ -18,8 +18,8 @@ from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.session import build_session
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Pipeline
-from fluvial.tables.drive.key_refresh import KeyRefresh, refresh_by_keys
 from fluvial.tables.plan.refresh_cost import Work
+from fluvial.tables.refresh.key_refresh import KeyRefresh, refresh_by_keys
 from fluvial.testing.embedded import embedded_platform
 from tests.bench.nexmark.answers import Spent, write_batch
 from tests.bench.nexmark.auction_house import AuctionHouse

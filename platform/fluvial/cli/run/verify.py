@@ -14,7 +14,7 @@ from fluvial.config import Settings
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
-    from fluvial.tables.drive.comparison import Verdict
+    from fluvial.tables.refresh.comparison import Verdict
 
 
 _COLUMNS = ("table", "version", "records", "rows", "differences", "exact")
@@ -47,8 +47,8 @@ def verify(
     tables that no run has built yet are left out.
     """
     from fluvial.tables.declare.project import load_project
-    from fluvial.tables.drive.comparison import CLOSE, NotBuiltError
-    from fluvial.tables.drive.verify import verify as compare
+    from fluvial.tables.inspect.verify import verify as compare
+    from fluvial.tables.refresh.comparison import CLOSE, NotBuiltError
 
     declared = load_project(settings.project)
     require_declared(tables or [], list(declared), settings.project)

@@ -32,8 +32,8 @@ def explain(
     Also what would be read, and what the last refresh read, wrote and took. Nothing is written.
     """
     from fluvial.tables.declare.project import load_project
-    from fluvial.tables.drive.explain import as_json, as_lines
-    from fluvial.tables.drive.explain import explain as explain_table
+    from fluvial.tables.inspect.explain import as_json, as_lines
+    from fluvial.tables.inspect.explain import explain as explain_table
 
     declared = load_project(settings.project)
     require_declared([table], list(declared), settings.project)

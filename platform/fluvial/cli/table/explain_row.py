@@ -13,7 +13,7 @@ from fluvial.cli.spark import spark_of
 from fluvial.config import Settings
 
 if TYPE_CHECKING:
-    from fluvial.tables.drive.explain_row import RowStory, Step
+    from fluvial.tables.inspect.explain_row import RowStory, Step
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def explain_row(
     from fluvial.query.versions import At
     from fluvial.tables.declare.declarations import Compacted, History, State
     from fluvial.tables.declare.project import load_project
-    from fluvial.tables.drive.explain_row import explain_row as explain
+    from fluvial.tables.inspect.explain_row import explain_row as explain
 
     declared = load_project(settings.project)
     require_declared([table], list(declared), settings.project)

@@ -16,7 +16,6 @@ from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Compacted, Declaration, History, Pipeline, Publication, State
 from fluvial.tables.drive.evolve import earlier_contract
 from fluvial.tables.drive.runner import group_of
-from fluvial.tables.drive.transforms import skipped_pipeline
 from fluvial.tables.plan.checks import check_definition
 from fluvial.tables.plan.fit import check_fit
 from fluvial.tables.plan.growth import in_order
@@ -24,6 +23,7 @@ from fluvial.tables.plan.planning import has_new_records, plan_span
 from fluvial.tables.plan.result import RunResult
 from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource
+from fluvial.tables.refresh.transforms import skipped_pipeline
 
 
 def up_to_date(declaration: Declaration, settings: Settings, contract: Contract | None = None) -> RunResult | None:

@@ -68,7 +68,7 @@ def _reconciliation(declaration: Declaration, blocking: bool) -> dg.AssetChecksD
         description=f"Reads {topic_of(declaration)} again and compares: same rows, same values, nothing twice.",
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
-        from fluvial.tables.drive.verify import verify
+        from fluvial.tables.inspect.verify import verify
 
         try:
             with spark.settings.registry.client() as schemas:

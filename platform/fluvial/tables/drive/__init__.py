@@ -1,1 +1,1 @@
-"""What brings tables up to date, from the start, or in step with a topic, and what verifies them."""
+"""What brings tables up to date, from the start, or in step with a topic."""

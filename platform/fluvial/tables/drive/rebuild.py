@@ -28,12 +28,12 @@ from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Declaration, History, Pipeline, Publication
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.plan.checks import definition_of
 from fluvial.tables.plan.result import RunResult
 from fluvial.tables.plan.skips import SkipsWanted, merged
 from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource, SchemaRegistry
+from fluvial.tables.refresh.transforms import materialize_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

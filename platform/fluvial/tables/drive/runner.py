@@ -31,7 +31,6 @@ from fluvial.tables.declare.declarations import Compacted, Declaration, History,
 from fluvial.tables.drive.erase_table import erase_pending, key_column
 from fluvial.tables.drive.evolve import earlier_contract, plan_evolution
 from fluvial.tables.drive.keyless import quarantine_keyless
-from fluvial.tables.drive.transforms import materialize_pipeline
 from fluvial.tables.drive.undecodable import Undecodable
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import IS_CURRENT, is_stepwise, state_rows
@@ -48,6 +47,7 @@ from fluvial.tables.plan.table_index import TableIndexes
 from fluvial.tables.plan.upserts import upsert_changes, upsert_compacted, upsert_state
 from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource, SchemaRegistry
+from fluvial.tables.refresh.transforms import materialize_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -29,13 +29,13 @@ from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.warehouse import SERVED, Warehouse
 from fluvial.tables.declare.declarations import Declaration, Pipeline, Publication
 from fluvial.tables.drive.erase_table import erase_pending
-from fluvial.tables.drive.late_table import has_watermarks, late_table_of
-from fluvial.tables.drive.pipeline_inputs import wanted_stamp
 from fluvial.tables.drive.rebuild import ASIDE, BROKEN, rebuild
 from fluvial.tables.drive.runner import materialize
-from fluvial.tables.drive.stream_run import CHECKPOINTS
 from fluvial.tables.erasure.key_in_log import append_tombstones, shown_time
 from fluvial.tables.erasure.survey import Survey, TopicTable, survey
+from fluvial.tables.refresh.late_table import has_watermarks, late_table_of
+from fluvial.tables.refresh.pipeline_inputs import wanted_stamp
+from fluvial.tables.refresh.stream_run import CHECKPOINTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

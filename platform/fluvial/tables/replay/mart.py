@@ -22,14 +22,14 @@ from fluvial.spark.offset_times import Window
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.declare.windows import WINDOW_START
-from fluvial.tables.drive.key_plan import ROWS_HERE_MAX, Plan
-from fluvial.tables.drive.key_refresh import KeyRefresh
-from fluvial.tables.drive.mart_look import MartLook, refreshed
-from fluvial.tables.drive.pipeline_inputs import read_input
-from fluvial.tables.drive.transforms import materialize_pipeline
-from fluvial.tables.drive.windowed_inputs import WindowedInputs
 from fluvial.tables.plan.changed_keys import ChangedKeys, distinct_keys, keys_of
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.refresh.key_plan import ROWS_HERE_MAX, Plan
+from fluvial.tables.refresh.key_refresh import KeyRefresh
+from fluvial.tables.refresh.mart_look import MartLook, refreshed
+from fluvial.tables.refresh.pipeline_inputs import read_input
+from fluvial.tables.refresh.transforms import materialize_pipeline
+from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 from fluvial.tables.replay.stretch import Stretch
 
 if TYPE_CHECKING:

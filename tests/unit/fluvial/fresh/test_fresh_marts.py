@@ -24,7 +24,7 @@ from fluvial.query.versions import Version
 from fluvial.spark.avro import Contract
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import Pipeline, aggregate, count, history, mean, min_, pipeline, sum_
-from fluvial.tables.drive.pipeline_inputs import stamp_at
+from fluvial.tables.refresh.pipeline_inputs import stamp_at
 
 pytest.importorskip("pysail", reason="Sail is an extra: fluvial[sql]")
 pytest.importorskip("grpc_status", reason="Spark Connect is an extra: fluvial[connect]")

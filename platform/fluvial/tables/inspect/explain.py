@@ -14,11 +14,11 @@ from fluvial.delta.mart_stamp import Made, Road, newest_made
 from fluvial.spark.connect import is_client, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Declaration, DeclarationError, Pipeline
-from fluvial.tables.drive.key_plan import Plan, Some
-from fluvial.tables.drive.key_refresh import KeyRefresh
-from fluvial.tables.drive.late_table import late_table_of
-from fluvial.tables.drive.pipeline_inputs import read_input, wanted_stamp
-from fluvial.tables.drive.row_plan import RowPlanner
+from fluvial.tables.refresh.key_plan import Plan, Some
+from fluvial.tables.refresh.key_refresh import KeyRefresh
+from fluvial.tables.refresh.late_table import late_table_of
+from fluvial.tables.refresh.pipeline_inputs import read_input, wanted_stamp
+from fluvial.tables.refresh.row_plan import RowPlanner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,12 +14,12 @@ from fluvial.delta.row_swap import CHANGE, CHANGED_AT, can_swap
 from fluvial.spark.connect import is_client
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
-from fluvial.tables.drive.mart_look import MartLook
-from fluvial.tables.drive.pipeline_inputs import read_input, transformed
 from fluvial.tables.plan.changed_keys import UnreadableChangesError, has_changes, read_changes, rows_changed, rows_went
 from fluvial.tables.plan.key_locality import marked
 from fluvial.tables.plan.refresh_cost import RowWork, why_full_of_rows
 from fluvial.tables.plan.row_by_row import RowByRow, look_row_by_row
+from fluvial.tables.refresh.mart_look import MartLook
+from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

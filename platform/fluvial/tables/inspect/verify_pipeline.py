@@ -14,12 +14,12 @@ from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.declare.windows import WINDOW_START
-from fluvial.tables.drive.comparison import SHOWN_MAX, Difference, NotBuiltError, Verdict, comparable, same_value
-from fluvial.tables.drive.late_table import LateTable, late_table_of
-from fluvial.tables.drive.pipeline_inputs import code_version, read_input, transformed
-from fluvial.tables.drive.windowed_inputs import all_on_time
 from fluvial.tables.plan.late_rows import LATE_COLUMNS, LATE_PLACE
 from fluvial.tables.publishing.changes import LostVersionError, explain_lost_files, read_version
+from fluvial.tables.refresh.comparison import SHOWN_MAX, Difference, NotBuiltError, Verdict, comparable, same_value
+from fluvial.tables.refresh.late_table import LateTable, late_table_of
+from fluvial.tables.refresh.pipeline_inputs import code_version, read_input, transformed
+from fluvial.tables.refresh.windowed_inputs import all_on_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,11 +9,11 @@ from fluvial.delta.mart_stamp import MartStamp
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.declare.windows import WINDOW_END, TimeWindows, micros
-from fluvial.tables.drive.late_table import LateTable
-from fluvial.tables.drive.pipeline_inputs import read_input
 from fluvial.tables.plan.changed_keys import ChangedKeys, keys_of
 from fluvial.tables.plan.late_rows import on_time, without_late
 from fluvial.tables.plan.validity import FIRST, KEY, LAST, changed_spans
+from fluvial.tables.refresh.late_table import LateTable
+from fluvial.tables.refresh.pipeline_inputs import read_input
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -28,10 +28,10 @@ from fluvial.delta.row_swap import (
 from fluvial.errors import FluvialError
 from fluvial.spark.connect import parallelism
 from fluvial.tables.declare.declarations import Pipeline
-from fluvial.tables.drive.key_plan import ROWS_HERE_MAX
-from fluvial.tables.drive.part_refresh import KEYS_A_FILE
-from fluvial.tables.drive.rows_here import places_here
 from fluvial.tables.plan.changed_keys import ChangedKeys, keys_of_rows
+from fluvial.tables.refresh.key_plan import ROWS_HERE_MAX
+from fluvial.tables.refresh.part_refresh import KEYS_A_FILE
+from fluvial.tables.refresh.rows_here import places_here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

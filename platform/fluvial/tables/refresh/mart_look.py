@@ -11,9 +11,9 @@ from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.mart_stamp import Made, MartStamp, newest_made
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
-from fluvial.tables.drive.obstacles import obstacle
-from fluvial.tables.drive.pipeline_inputs import wanted_stamp
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.refresh.obstacles import obstacle
+from fluvial.tables.refresh.pipeline_inputs import wanted_stamp
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,10 +22,10 @@ from fluvial.delta.upkeep import compact_files, write_checkpoint
 from fluvial.spark.connect import is_client, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
-from fluvial.tables.drive.pipeline_inputs import transformed, wanted_stamp
-from fluvial.tables.drive.update_sink import UpdateSink
 from fluvial.tables.plan.by_value import by_value
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.refresh.pipeline_inputs import transformed, wanted_stamp
+from fluvial.tables.refresh.update_sink import UpdateSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

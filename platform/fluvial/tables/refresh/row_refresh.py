@@ -21,12 +21,12 @@ from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
-from fluvial.tables.drive.comparison import comparable
-from fluvial.tables.drive.mart_look import refreshed
-from fluvial.tables.drive.obstacles import have_vectors
-from fluvial.tables.drive.row_plan import RowPlan, RowPlanner
 from fluvial.tables.plan.changed_keys import UnreadableChangesError, explain_lost_changes
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.refresh.comparison import comparable
+from fluvial.tables.refresh.mart_look import refreshed
+from fluvial.tables.refresh.obstacles import have_vectors
+from fluvial.tables.refresh.row_plan import RowPlan, RowPlanner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +56,7 @@ class RowRefresh:
 
     def plan(self, *, rebuild: bool = False) -> RowPlan:
         """
-        Decide how (:class:`~fluvial.tables.drive.row_plan.RowPlanner`).
+        Decide how (:class:`~fluvial.tables.refresh.row_plan.RowPlanner`).
         """
         planner = RowPlanner(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
         return planner.plan(rebuild=rebuild)

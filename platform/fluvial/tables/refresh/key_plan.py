@@ -14,10 +14,6 @@ from fluvial.delta.log import is_here
 from fluvial.delta.mart_stamp import MartStamp, Road
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
-from fluvial.tables.drive.late_table import LateTable, has_watermarks
-from fluvial.tables.drive.mart_look import MartLook
-from fluvial.tables.drive.pipeline_inputs import read_input
-from fluvial.tables.drive.windowed_inputs import WindowedInputs
 from fluvial.tables.plan.changed_keys import (
     ChangedKeys,
     UnreadableChangesError,
@@ -28,6 +24,10 @@ from fluvial.tables.plan.changed_keys import (
     rows_went,
 )
 from fluvial.tables.plan.refresh_cost import Work, why_full
+from fluvial.tables.refresh.late_table import LateTable, has_watermarks
+from fluvial.tables.refresh.mart_look import MartLook
+from fluvial.tables.refresh.pipeline_inputs import read_input
+from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,13 +17,13 @@ from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.kafka import topic_bounds
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Compacted, History, State
-from fluvial.tables.drive.comparison import NotBuiltError
 from fluvial.tables.drive.evolve import contract_of
 from fluvial.tables.drive.records_held import records_held
 from fluvial.tables.plan import frames
 from fluvial.tables.plan.changes import state_steps
 from fluvial.tables.plan.checks import compacted_key
 from fluvial.tables.plan.guards import EVERYTHING
+from fluvial.tables.refresh.comparison import NotBuiltError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

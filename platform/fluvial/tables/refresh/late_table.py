@@ -20,7 +20,6 @@ from fluvial.spark.session import know_table
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.declare.windows import TimeWindows
-from fluvial.tables.drive.pipeline_inputs import read_input
 from fluvial.tables.plan.changed_keys import (
     UnreadableChangesError,
     check_commits,
@@ -37,6 +36,7 @@ from fluvial.tables.plan.late_rows import (
     may_be_late,
     seen_after,
 )
+from fluvial.tables.refresh.pipeline_inputs import read_input
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,10 +17,6 @@ from fluvial.spark.connect import parallelism
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.aggregates import CHANGED, ROWS, WEIGHT, Aggregation
 from fluvial.tables.declare.declarations import Pipeline
-from fluvial.tables.drive.key_plan import ROWS_HERE_MAX, Plan
-from fluvial.tables.drive.pipeline_inputs import read_input, transformed
-from fluvial.tables.drive.rows_here import TableHere
-from fluvial.tables.drive.windowed_inputs import WindowedInputs
 from fluvial.tables.plan.changed_keys import (
     ChangedKeys,
     explain_lost_changes,
@@ -31,6 +27,10 @@ from fluvial.tables.plan.changed_keys import (
 )
 from fluvial.tables.plan.part_merge import UnmergedError, can_merge, make_parts, merge_parts
 from fluvial.tables.plan.refresh_cost import Work, why_full
+from fluvial.tables.refresh.key_plan import ROWS_HERE_MAX, Plan
+from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
+from fluvial.tables.refresh.rows_here import TableHere
+from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

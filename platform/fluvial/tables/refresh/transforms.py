@@ -2,8 +2,8 @@
 Bringing a pipeline's table up to date: read its inputs at fixed versions, write the answer in one commit.
 
 The commit says which version of each input it was made from, and a fingerprint of the code; a run that would say the
-same again is left out. A table with a key is refreshed by :mod:`fluvial.tables.drive.key_refresh`, one without by
-:mod:`fluvial.tables.drive.row_refresh`.
+same again is left out. A table with a key is refreshed by :mod:`fluvial.tables.refresh.key_refresh`, one without by
+:mod:`fluvial.tables.refresh.row_refresh`.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import MartStamp, newest_made
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
-from fluvial.tables.drive.key_refresh import refresh_by_keys
-from fluvial.tables.drive.pipeline_inputs import wanted_stamp
-from fluvial.tables.drive.row_refresh import refresh_by_rows
-from fluvial.tables.drive.stream_run import run_stream
 from fluvial.tables.plan.result import RunResult
+from fluvial.tables.refresh.key_refresh import refresh_by_keys
+from fluvial.tables.refresh.pipeline_inputs import wanted_stamp
+from fluvial.tables.refresh.row_refresh import refresh_by_rows
+from fluvial.tables.refresh.stream_run import run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,10 +28,9 @@ from fluvial.tables.declare.declarations import (
     State,
 )
 from fluvial.tables.declare.folds import FLOATING
-from fluvial.tables.drive.comparison import SHOWN_MAX, Difference, NotBuiltError, Verdict, comparable, same_value
 from fluvial.tables.drive.evolve import contract_of
 from fluvial.tables.drive.records_held import records_held
-from fluvial.tables.drive.verify_pipeline import verify_pipeline
+from fluvial.tables.inspect.verify_pipeline import verify_pipeline
 from fluvial.tables.plan.checks import compacted_key
 from fluvial.tables.plan.duplicates import first_of_each
 from fluvial.tables.plan.log_rows import rows_of_log
@@ -39,6 +38,7 @@ from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.publishing.changes import KEY
 from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource
+from fluvial.tables.refresh.comparison import SHOWN_MAX, Difference, NotBuiltError, Verdict, comparable, same_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

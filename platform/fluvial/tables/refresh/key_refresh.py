@@ -25,13 +25,6 @@ from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.declare.folds import Kind
-from fluvial.tables.drive.key_plan import KeyPlanner, Plan
-from fluvial.tables.drive.mart_look import refreshed
-from fluvial.tables.drive.obstacles import have_vectors
-from fluvial.tables.drive.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
-from fluvial.tables.drive.pipeline_inputs import read_input, transformed
-from fluvial.tables.drive.rows_here import RowsHere, TableHere, places_here
-from fluvial.tables.drive.windowed_inputs import WindowedInputs
 from fluvial.tables.plan.changed_keys import (
     KNOWN,
     ChangedKeys,
@@ -45,6 +38,13 @@ from fluvial.tables.plan.own_parts import own_parts
 from fluvial.tables.plan.part_merge import can_merge_values, merge_values
 from fluvial.tables.plan.result import RunResult
 from fluvial.tables.plan.row_by_row import look_row_by_row
+from fluvial.tables.refresh.key_plan import KeyPlanner, Plan
+from fluvial.tables.refresh.mart_look import refreshed
+from fluvial.tables.refresh.obstacles import have_vectors
+from fluvial.tables.refresh.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
+from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
+from fluvial.tables.refresh.rows_here import RowsHere, TableHere, places_here
+from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -79,7 +79,7 @@ class KeyRefresh:
 
     def plan(self, *, rebuild: bool = False, say: Callable[[str], None] | None = None) -> Plan:
         """
-        Decide how (:class:`~fluvial.tables.drive.key_plan.KeyPlanner`).
+        Decide how (:class:`~fluvial.tables.refresh.key_plan.KeyPlanner`).
         """
         planner = KeyPlanner(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
         return planner.plan(rebuild=rebuild, say=say)

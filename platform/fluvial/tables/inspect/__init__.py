@@ -1,0 +1,1 @@
+"""What tables are verified against, and what explains them and their rows."""
