@@ -152,17 +152,22 @@ def test_what_needs_security_or_quotas_is_refused_by_name(admin: Admin) -> None:
     assert len(admin.client.listClientMetricsResources().all().get()) == 0
 
 
-def test_users_are_kept_shown_and_gone(admin: Admin) -> None:
+def test_users_are_kept_shown_and_gone(admin: Admin, eventually: Callable[[Callable[[], bool]], None]) -> None:
     user = f"java-user-{uuid.uuid4().hex[:8]}"
     mechanism = admin.classes.ScramMechanism.SCRAM_SHA_512
     info = admin.classes.ScramCredentialInfo(mechanism, 4096)
     kept = admin.classes.UserScramCredentialUpsertion(user, info, "secret")
     admin.client.alterUserScramCredentials([kept]).all().get()
-    found = admin.client.describeUserScramCredentials().all().get()[user].credentialInfos()
-    assert [each.equals(info) for each in found] == [True]
+
+    def told() -> list[bool]:
+        users = admin.client.describeUserScramCredentials().all().get()
+        return [each.equals(info) for each in users[user].credentialInfos()] if user in users else []
+
+    # Of several brokers one may be asked that has not replayed the change yet.
+    eventually(lambda: told() == [True])
     gone = admin.classes.UserScramCredentialDeletion(user, mechanism)
     admin.client.alterUserScramCredentials([gone]).all().get()
-    assert user not in admin.client.describeUserScramCredentials().all().get()
+    eventually(lambda: told() == [])
 
 
 def test_groups_are_listed_by_state_and_their_offsets_altered_and_deleted(admin: Admin) -> None:
