@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 # By these a function reaches what its text does not name.
 _DYNAMIC = frozenset(("__import__", "eval", "exec", "globals", "import_module", "locals", "vars"))
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
+_NO_FILE = "<string>"  # of code that was compiled from a text
 _VALUES = (bool, bytes, float, int, str, type(None))
 
 
@@ -86,7 +88,7 @@ class _Used:
             raise TypeError(f"{function!r} is no function")
         module = self._module_of(function)
         if module is None:
-            self.values.append(ast.unparse(ast.parse(inspect.cleandoc("\n" + inspect.getsource(function)))))
+            self.values.append(ast.unparse(ast.parse(inspect.cleandoc("\n" + _text_of(function)))))
             return
         name = function.__qualname__.partition(".")[0]
         if name in module.binding:
@@ -229,6 +231,14 @@ def _bound(statement: ast.stmt) -> list[str]:
 
 def _targets(target: ast.expr) -> list[ast.expr]:
     return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+
+
+def _text_of(function: FunctionType) -> str:
+    """The text of a function. Raises OSError where there is none."""
+    if function.__code__.co_filename == _NO_FILE:
+        # From Python 3.13 on this may be the name of what `python -c` runs, which has another text.
+        raise OSError("could not get source code")
+    return inspect.getsource(function)
 
 
 def _is_nothing(statement: ast.stmt) -> bool:
