@@ -96,7 +96,9 @@ const scripts = {
             members.forEach((member, index) => {
               member.on(member.events.GROUP_JOIN, ({ payload }) => {
                 owned[index] = payload.memberAssignment[topic] || []
-                if (owned.every(some => some.length > 0) && owned.flat().length === partitions) resolve(owned)
+                // One may have told of a generation before, so that both are said to own the same ones.
+                const all = new Set(owned.flat())
+                if (owned.every(some => some.length > 0) && all.size === partitions) resolve(owned)
               })
               member
                 .subscribe({ topics: [topic], fromBeginning: true })
