@@ -157,7 +157,8 @@ def jvm() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def errors_of_this_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a Spark session has run in this process, PySpark translates every gateway's errors by asking its own JVM."""
-    if "jvm" in request.fixturenames:
+    case = getattr(request.node, "callspec", None)
+    if "jvm" in request.fixturenames or (case is not None and case.params.get("client") == "java"):
         import py4j.java_gateway
         import py4j.protocol
 
