@@ -138,7 +138,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[BrokerProcess 
 
 
 @pytest.fixture(scope="session")
-def jvm() -> Iterator[Any]:
+def gateway_jvm() -> Iterator[Any]:
     """A JVM with Spark's jars, the Java client among them, behind a py4j gateway."""
     import pyspark
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -154,15 +154,14 @@ def jvm() -> Iterator[Any]:
     gateway.shutdown()
 
 
-@pytest.fixture(autouse=True)
-def errors_of_this_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a Spark session has run in this process, PySpark translates every gateway's errors by asking its own JVM."""
-    case = getattr(request.node, "callspec", None)
-    if "jvm" in request.fixturenames or (case is not None and case.params.get("client") == "java"):
-        import py4j.java_gateway
-        import py4j.protocol
+@pytest.fixture
+def jvm(gateway_jvm: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """That JVM. Once a Spark session has run here, PySpark translates every gateway's errors by asking its own JVM."""
+    import py4j.java_gateway
+    import py4j.protocol
 
-        monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
+    monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
+    return gateway_jvm
 
 
 @pytest.fixture(scope="module")

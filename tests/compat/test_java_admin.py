@@ -38,7 +38,7 @@ class Admin:
         return self.jvm.java.util.Optional.ofNullable(value)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def admin(jvm: Any, broker: Any) -> Iterator[Admin]:
     one = Admin(jvm, broker.bootstrap_servers)
     yield one

@@ -90,9 +90,7 @@ class Decoder:
         numbers = [number for part in parts for number in part.numbers]
         identities = [identity for part in parts for identity in part.identities]
         order = sorted(range(len(numbers)), key=numbers.__getitem__) if len(parts) > 1 else None
-        columns = {
-            name: _joined([part.columns[name] for part in parts], kind, order) for name, kind in self._types.items()
-        }
+        columns = {name: _joined([part.columns[name] for part in parts], order) for name in self._types}
         if order is not None:
             numbers, identities = [numbers[at] for at in order], [identities[at] for at in order]
         return self._batch(
@@ -205,12 +203,12 @@ class _Part(NamedTuple):
     columns: "Mapping[str, pa.Array]"
 
 
-def _joined(arrays: "Sequence[pa.Array]", kind: "pa.DataType", order: list[int] | None) -> "pa.Array":
+def _joined(arrays: "Sequence[pa.Array]", order: list[int] | None) -> "pa.Array":
     import pyarrow as pa
 
     if order is None:
         return arrays[0]
-    return pa.concat_arrays([each.cast(_micros(kind)) for each in arrays]).take(pa.array(order, "int64"))
+    return pa.concat_arrays(arrays).take(pa.array(order, "int64"))
 
 
 def _identity(prefix: bytes | None) -> int | None:

@@ -68,11 +68,10 @@ class _Walk:
         self.ends: Longs = sizes.cumsum()
         self.at: Longs = self.ends - sizes + skipped
         self.good: Flags = self.at <= self.ends
-        self._none = np.zeros(len(values), np.bool_)
 
     def is_there(self, null_branch: int | None) -> Flags:
         """Read the branch of a union with null; all are there where there is none."""
-        everywhere = ~self._none
+        everywhere = np.ones(len(self.ends), np.bool_)
         if null_branch is None:
             return everywhere
         branch = self._varint(everywhere)
@@ -139,9 +138,8 @@ class _Walk:
     def _text(self, kind: str, sizes: Longs, there: Flags) -> "pa.Array":
         import pyarrow as pa
 
-        self._demand((sizes >= 0) & (sizes <= self.ends - self.at), there)
-        sizes = np.where(there & self.good, sizes, 0)
         begin = self._start(sizes, there)
+        sizes = np.where(there & self.good, sizes, 0)
         offsets = np.zeros(len(sizes) + 1, np.int64)
         sizes.cumsum(out=offsets[1:])
         assert offsets[-1] <= _TEXT_BYTES_MAX, "a column has room for what is decoded at once"

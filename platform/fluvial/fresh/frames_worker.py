@@ -13,7 +13,7 @@ from pathlib import Path
 from fluvial.errors import FluvialError
 from fluvial.fresh.marts import Call
 from fluvial.query import jail
-from fluvial.query.frames import Frame, LostEngineError, own_pipes, read_frame, write_frame, write_json
+from fluvial.query.frames import Frame, own_pipes, received, write_frame, write_json
 from fluvial.query.made_frames import OtherAnswerError, OwnFrames
 from fluvial.tables.declare.project import load_project
 
@@ -28,11 +28,7 @@ def main() -> None:
     source, out = own_pipes()
     declarations = None
     frames = OwnFrames()
-    while True:
-        try:
-            _, body = read_frame(source)
-        except LostEngineError:
-            return
+    for _, body in received(source):
         asked = json.loads(body)
         try:
             if declarations is None:

@@ -6,7 +6,8 @@ import io
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any, BinaryIO
 
@@ -70,6 +71,15 @@ def read_frame(source: BinaryIO) -> tuple[Frame, bytes]:
     """
     kind, size = _HEAD.unpack(_exactly(source, _HEAD.size))
     return Frame(kind), _exactly(source, size)
+
+
+def received(source: BinaryIO) -> Iterator[tuple[Frame, bytes]]:
+    """
+    Every frame that comes, until the other process has ended.
+    """
+    with suppress(LostEngineError):
+        while True:
+            yield read_frame(source)
 
 
 def _exactly(source: BinaryIO, size: int) -> bytes:

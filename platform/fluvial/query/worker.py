@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fluvial.query import jail
-from fluvial.query.frames import Frame, FrameWriter, LostEngineError, own_pipes, read_frame, write_frame, write_json
+from fluvial.query.frames import Frame, FrameWriter, own_pipes, received, write_frame, write_json
 from fluvial.query.relay import relay
 
 _STATEMENT_QUERY = "type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery"
@@ -99,11 +99,7 @@ def main() -> None:
     os.environ["TMPDIR"] = given["scratch"]
     sail = Sail()
     write_json(out, Frame.READY, {"network": walls.network, "files": walls.files})
-    while True:
-        try:
-            kind, body = read_frame(source)
-        except LostEngineError:
-            break
+    for kind, body in received(source):
         asked = json.loads(body)
         if kind is Frame.CONNECT:
             _connect(sail, asked["path"], out)
