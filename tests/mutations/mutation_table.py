@@ -717,4 +717,25 @@ EVOLUTION: tuple[Mutation, ...] = (
     ),
 )
 
-MUTATIONS: tuple[Mutation, ...] = (*REGISTRY, *LEASE, *IDEMPOTENCE, *LAG, *COMMITS, *EVOLUTION)
+SAVED = tuple(
+    _of(
+        "platform/fluvial/delta/saved_keys.py",
+        ["tests/unit/fluvial/delta/test_saved_keys.py"],
+        ("a saved index is believed though it is torn", 'raise ValueError("its checksum is wrong")', "pass"),
+        ("rows that are marked are found", "is_gone[begin + np.asarray(each.marked, np.int64)] = True", "pass"),
+        (
+            "a file of which rows are missing counts as whole",
+            "is_whole = np.bincount(file[kept], minlength=len(self.names)) == wanted",
+            "is_whole = wanted >= 0",
+        ),
+        ("files keep the numbers that they had", "(np.cumsum(is_whole) - 1)[file[kept]]", "file[kept]"),
+        ("what is about other columns is taken", 'if said != {"format": _FORMAT, **about}:', "if False:"),
+        (
+            "a disk that is full stops the batch",
+            '        except OSError as error:\n            _log.warning("%s: the index',
+            '        except KeyError as error:\n            _log.warning("%s: the index',
+        ),
+    )
+)
+
+MUTATIONS: tuple[Mutation, ...] = (*REGISTRY, *LEASE, *IDEMPOTENCE, *LAG, *COMMITS, *EVOLUTION, *SAVED)

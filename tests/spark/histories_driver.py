@@ -24,6 +24,7 @@ from fluvial.registry.client import RegistryClient
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.inspect.verify import verify
+from fluvial.tables.plan import table_index
 from fluvial.tables.plan.table_index import TableIndexes
 
 SPARK = {
@@ -144,6 +145,8 @@ def _serve(connection: Connection, settings: Settings) -> None:
     os.setpgid(0, 0)  # which a kill takes with it, JVM and all
     settings = replace(settings, spark_master="local[1]", spark_conf=SPARK)
     schemas = RegistryClient(settings.registry_url)
+    # Each driver goes on from what the one that was killed saved of its indexes.
+    table_index.SAVED_MIN = 1
     served = _Served(spark=build_session(settings, "fluvial histories"), settings=settings, schemas=schemas)
     connection.send("started")
     while True:

@@ -29,6 +29,7 @@ from fluvial.config import Settings
 from fluvial.delta.commit import commit_once
 from fluvial.delta.erasures import add_erasure, digest_of, read_erasures
 from fluvial.delta.log import TableLog
+from fluvial.delta.saved_keys import NAME
 from fluvial.quality import Scope, Suite, check_table, keep_failing_rows
 from fluvial.serve.warehouse import ServedWarehouse
 from fluvial.spark.kafka import TopicBounds, topic_bounds
@@ -45,6 +46,8 @@ from fluvial.tables.drive.runner import materialize
 from fluvial.tables.erasure.erase import ErasureReport, erase
 from fluvial.tables.erasure.key_in_log import shown_time
 from fluvial.tables.erasure.survey import EraseError, topic_of
+from fluvial.tables.plan import table_index
+from fluvial.tables.plan.table_index import TableIndexes
 from fluvial.tables.replay.history import rewrite
 
 pytestmark = pytest.mark.spark
@@ -101,7 +104,7 @@ def erased(
 
 @pytest.mark.rota
 def test_a_key_leaves_every_table_and_with_a_vacuum_every_file(
-    spark: Any, settings: Settings, schemas: Schemas, topic: Topic
+    spark: Any, settings: Settings, schemas: Schemas, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = filled(topic, settings, spark, schemas)
     aside = f"quarantine.{topic.name}"
@@ -109,6 +112,10 @@ def test_a_key_leaves_every_table_and_with_a_vacuum_every_file(
     served = ServedWarehouse(settings.warehouse)
     assert served.table("state.customers").newest().get([KEY]) is not None
     before = {name: TableLog(None, Warehouse.at(settings.warehouse).path(name)).newest_version() for name in ALL}
+    monkeypatch.setattr(table_index, "SAVED_MIN", 1)
+    path = Warehouse.at(settings.warehouse).path("state.customers")
+    assert TableIndexes().of(path, "id", placed=False).load(spark, before["state.customers"] or 0)
+    assert Path(path, NAME).exists()
 
     planned = erased(topic, tables, settings, spark, schemas, dry_run=True)
     assert {each.table: each.rows for each in planned.gone if each.rows is not None} == {
@@ -129,6 +136,7 @@ def test_a_key_leaves_every_table_and_with_a_vacuum_every_file(
     assert (done.records, done.tombstones, done.number) == (5, {1: 7}, 1)
     assert holding(spark, settings) == []
     assert served.table("state.customers").newest().get([KEY]) is None
+    assert not Path(path, NAME).exists()
     check_exact(tables, settings, spark, schemas)
     # Old versions are there still, and the report says so.
     old = spark.read.format("delta").option("versionAsOf", "0").load(f"{settings.warehouse}/state/customers")

@@ -32,6 +32,7 @@ from fluvial.tables.drive.continuous import Watcher, follow
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.inspect.verify import verify
+from fluvial.tables.plan import table_index
 from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.plan.table_index import TableIndexes
 
@@ -83,7 +84,12 @@ def check(spark: Any, topic: Topic) -> None:
 
 @pytest.mark.parametrize(
     ("way", "batches"),
-    [("index", 2), pytest.param("join", 3, marks=pytest.mark.rota), pytest.param("MERGE", 3, marks=pytest.mark.rota)],
+    [
+        ("index", 2),
+        pytest.param("saved index", 3, marks=pytest.mark.rota),
+        pytest.param("join", 3, marks=pytest.mark.rota),
+        pytest.param("MERGE", 3, marks=pytest.mark.rota),
+    ],
 )
 def test_tables_equal_a_plain_fold_wherever_batches_are_cut(
     way: str,
@@ -96,10 +102,11 @@ def test_tables_equal_a_plain_fold_wherever_batches_are_cut(
 ) -> None:
     if way == "MERGE":
         monkeypatch.setattr(row_swap, "DELTA_VERSIONS", frozenset())
-    indexes = TableIndexes() if way == "index" else None
+    indexes = TableIndexes() if way.endswith("index") else None
     if indexes is not None:
         monkeypatch.setattr(upkeep, "FILES_MAX", 1)
         monkeypatch.setattr(upkeep, "BATCHES_BETWEEN", 1)
+        monkeypatch.setattr(table_index, "SAVED_MIN", 1)
     topic = make_topic(SCHEMA, partitions=2)
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
@@ -108,6 +115,7 @@ def test_tables_equal_a_plain_fold_wherever_batches_are_cut(
     cuts = sorted(random.Random(seed).sample(range(1, 300), batches - 1))
     for start, end in zip([0, *cuts], [*cuts, 300], strict=True):
         topic.send(events[start:end])
+        indexes = TableIndexes() if way == "saved index" else indexes
         for declaration in declarations(topic):
             materialize(declaration, settings, spark, schemas=schemas, indexes=indexes)
     check(spark, topic)

@@ -5,6 +5,7 @@ History, compacted and state tables against a plain Python fold of the same reco
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fluvial.delta import row_swap, upkeep
 from fluvial.delta.errors import TableError
 from fluvial.delta.key_index import Digests
 from fluvial.delta.log import TableLog
+from fluvial.delta.saved_keys import NAME
 from fluvial.delta.stamp import read_position
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables import Declaration, DeclarationError, compacted, history, last_non_null, state, sum_
@@ -23,7 +25,7 @@ from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan import table_index
-from fluvial.tables.plan.table_index import TableIndexes
+from fluvial.tables.plan.table_index import TableIndex, TableIndexes
 
 pytestmark = pytest.mark.spark
 
@@ -76,15 +78,17 @@ def test_every_table_equals_a_plain_fold_after_every_batch(
         # Small files are written together after each batch, so that the index has to follow that as well.
         monkeypatch.setattr(upkeep, "FILES_MAX", 1)
         monkeypatch.setattr(upkeep, "BATCHES_BETWEEN", 1)
+        monkeypatch.setattr(table_index, "SAVED_MIN", 1)
     topic = make_topic(SCHEMA, partitions=3)
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
     events = random_events(seed, 400, partitions=3)
-    # The second finds keys by an index, the third by one that followed the files written together.
+    # The second finds keys by an index, the third by what was saved of one that followed OPTIMIZE.
     batches = 2 if way == "MERGE" else 3
     cuts = sorted(random.Random(seed).sample(range(1, 400), batches - 1))
     for start, end in zip([0, *cuts], [*cuts, 400], strict=True):
         topic.send(events[start:end])
+        indexes = None if indexes is None else TableIndexes()
         for declaration in declarations(topic):
             result = materialize(declaration, settings, spark, schemas=schemas, indexes=indexes)
             assert result.offsets.keys() == {0, 1, 2}
@@ -326,6 +330,16 @@ def test_an_index_is_the_same_however_it_is_read(
     monkeypatch.setattr(table_index, "KEYS_A_PART", 7)
     assert places() == whole
     monkeypatch.setattr(table_index, "data_files", lambda *_: None)
+    assert places() == whole
+    monkeypatch.undo()
+    # From what was saved, with nothing read again; and from the files again where that is torn, or nothing.
+    monkeypatch.setattr(table_index, "SAVED_MIN", 1)
+    assert places() == whole
+    saved = Path(path, NAME)
+    with monkeypatch.context() as patch:
+        patch.setattr(TableIndex, "_enter", lambda *_: pytest.fail("a file was read again"))
+        assert places() == whole
+    saved.write_bytes(saved.read_bytes()[:-3])
     assert places() == whole
     monkeypatch.undo()
     spark.read.format("delta").load(path).where("key = 'key 7'").write.format("delta").mode("append").save(path)

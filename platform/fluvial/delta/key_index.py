@@ -63,13 +63,15 @@ class RowLocations:
 class _Sorted:
     """Keys sorted by digest, each with the location of its row."""
 
-    def __init__(self) -> None:
-        self.high = np.empty(0, np.uint64)
-        self.low = np.empty(0, np.uint64)
-        self.file = np.empty(0, np.int32)
-        self.row = np.empty(0, np.int64)
-        self.partition = np.empty(0, np.int32)
-        self.offset = np.empty(0, np.int64)
+    def __init__(self, digests: Digests, locations: RowLocations) -> None:
+        self.high, self.low = digests.high, digests.low
+        self.file, self.row = locations.file.astype(np.int32, copy=False), locations.row
+        self.partition, self.offset = locations.partition.astype(np.int32, copy=False), locations.offset
+
+    @classmethod
+    def nothing(cls) -> Self:
+        numbers = np.empty(0, np.int64)
+        return cls(Digests.of(()), RowLocations(numbers, numbers, numbers, numbers))
 
     def __len__(self) -> int:
         return len(self.high)
@@ -128,12 +130,35 @@ class KeyIndex:
         self.version = version
         self._files: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._old = _Sorted()
-        self._young = _Sorted()
+        self._old = _Sorted.nothing()
+        self._young = _Sorted.nothing()
         self._alive = 0
+
+    @classmethod
+    def of(cls, version: int, files: Sequence[str], digests: Digests, locations: RowLocations) -> Self:
+        """
+        The index with these keys, each once, in the order of their digests; `locations.file` counts in `files`.
+        """
+        index = cls(version)
+        for name in files:
+            index.file_number(name)
+        index._old = _Sorted(digests, locations)
+        index._alive = len(digests)
+        return index
+
+    def entries(self) -> tuple[Digests, RowLocations]:
+        """All keys in the order of their digests, and where they lie: not to be changed, and right until `put`."""
+        self._merge()
+        old = self._old
+        return Digests(old.high, old.low), RowLocations(old.file, old.row, old.partition, old.offset)
 
     def __len__(self) -> int:
         return self._alive
+
+    @property
+    def file_names(self) -> Sequence[str]:
+        """By number."""
+        return tuple(self._files)
 
     @property
     def nbytes(self) -> int:
@@ -190,7 +215,7 @@ class KeyIndex:
 
     def _merge(self) -> None:
         """Bring the new keys among the many, and drop what is gone from both."""
-        young, self._young = self._young, _Sorted()
+        young, self._young = self._young, _Sorted.nothing()
         for part in (self._old, young):
             kept = part.file != GONE
             if not kept.all():

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.bench.state import appending, idle, starting, visible
+from tests.bench.state import appending, idle, restarts, starting, visible
 from tests.bench.state.reading import Reads
 from tests.bench.state.rows import COMMON, DEFAULT, FOLDS, FULL, OURS, TUNED, Row, Side, Work, by_table
 from tests.bench.state.tables import measure
@@ -28,7 +28,7 @@ from tests.bench.state.tables import measure
 # After this row the table is read as it lies.
 READ = DEFAULT[1]
 _FILE_COLUMNS = 180
-PARTS = ("tables", "folds", "history", "visible", "start", "idle")
+PARTS = ("tables", "folds", "history", "visible", "start", "restart", "idle")
 
 
 class Kept:
@@ -117,6 +117,12 @@ def _report_rest(kept: Kept) -> Table:
     if "start" in found:
         ours, theirs = (found["start"][name] for name in (starting.OURS, starting.BY_HAND))
         table.add_row("start to first commit", f"{ours:.1f} s; by hand {theirs:.1f} s: {ours / theirs:.2f}")
+    if "restart" in found:
+        saved, read, after = (found["restart"][name] for name in (restarts.SAVED, restarts.READ, restarts.NEXT))
+        table.add_row(
+            f"first batch of a driver, {restarts.KEYS:,} keys: index saved, not saved; the next batch",
+            f"{saved:.1f} s, {read:.1f} s; {after:.1f} s",
+        )
     if "idle" in found:
         asked, passed = found["idle"]
         table.add_row(f"idle round of {idle.TOPICS} topics: continuous, once", f"{asked:.3f} s, {passed:.2f} s")
@@ -163,6 +169,8 @@ def main() -> int:
             kept.keep("visible", [half, most, seen.queries[len(seen.queries) // 2]])
         if "start" in parts and "start" not in kept:
             kept.keep("start", starting.measure(progress))
+        if "restart" in parts and "restart" not in kept:
+            kept.keep("restart", restarts.measure(progress))
         if "idle" in parts and "idle" not in kept:
             kept.keep("idle", idle.measure(progress))
     console = Console()

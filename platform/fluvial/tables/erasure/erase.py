@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fluvial.delta import saved_keys
 from fluvial.delta.commit import ATTEMPTS_MAX, append, commit_once, is_lost_race
 from fluvial.delta.erasures import Erasure, add_erasure, read_erasures
-from fluvial.delta.errors import OvertakenError
+from fluvial.delta.errors import OvertakenError, plain_path
 from fluvial.delta.failures import explain_failures
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import newest_made
@@ -271,8 +272,9 @@ class _Erasing:
             self._forget_copies(name)
 
     def _forget_copies(self, name: str) -> None:
-        """Remove what `fluvial serve` keeps of the files that a table had; it makes anew what it needs."""
+        """Remove what is kept beside the files that a table had: its saved index, the copies of `fluvial serve`."""
         if self.warehouse.local is not None:
+            saved_keys.remove(plain_path(self.warehouse.path(name)))
             shutil.rmtree(self.warehouse.local / SERVED / name, ignore_errors=True)
 
     def remove_old(self) -> dict[str, Vacuumed]:

@@ -3,9 +3,11 @@ What a driver that runs batch after batch remembers of a keyed table: where each
 
 All of it is of one version. A commit of one's own moves it to the next; after a foreign commit, or a commit that
 failed, it is read again. It never decides what is true: the transaction that uses it is refused unless the table is
-still at the version that it was read from.
+still at the version that it was read from. Of a large table it is saved beside the data now and then, and what was
+saved is right for the files that the table still has; only the keys of others are read by the next process.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from fluvial.delta.log import TableLog
 from fluvial.delta.recent import Recent
 from fluvial.delta.row_places import explained_file
 from fluvial.delta.row_swap import FILE, ROW, DataFile, Swapped, data_files, located
+from fluvial.delta.saved_keys import IndexedFile, SavedKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +33,9 @@ ROWS_BYTES_MAX = 512 << 20
 VECTORS_BYTES_MAX = 64 << 20
 # Read at once: far fewer than Spark's driver takes as one answer (spark.driver.maxResultSize, 1 GiB).
 KEYS_A_PART = 3_000_000
+# Saved whenever so many keys, or an eighth of all, would have to be read again: some 2.5 µs each.
+SAVED_MIN = 250_000
+SAVED_SHARE = 8
 
 
 class TableIndexes:
@@ -76,6 +82,8 @@ class TableIndex:
         self._index_bytes_max = index_bytes_max
         self._folder = _local(path)
         self._index: KeyIndex | None = None
+        # Keys that were read from data files since the index was saved.
+        self._unsaved = 0
         self._rows: Recent[pa.Table] = Recent(rows_bytes_max)
         self.vectors: Recent[BitMap64] = Recent(VECTORS_BYTES_MAX)
 
@@ -87,24 +95,60 @@ class TableIndex:
             return True
         self.forget()
         files = None if self._folder is None else data_files(session, self.path, version)
-        frame = self._located(session, version) if files is None else None
-        keys = frame.count() if frame is not None else sum(map(self._count, files or ()))
-        if keys * BYTES_A_KEY > self._index_bytes_max:
+        index = self._read_by_spark(session, version) if files is None else self._read_files(files, version)
+        if index is None:
             return False
-        index = KeyIndex(version)
-        if frame is not None:
-            self._enter_all(index, frame, max(-(-keys // KEYS_A_PART), 1))
-        for file in files or ():
-            for rows in self._read(file.name, file.marked):
-                self._enter(index, file.name, rows)
+        self._index = index
+        self._save_at_times()
+        return True
+
+    def _read_by_spark(self, session: "SparkSession", version: int) -> KeyIndex | None:
+        frame = self._located(session, version)
+        keys, index = frame.count(), KeyIndex(version)
+        if not self._is_room_for(keys):
+            return None
+        self._enter_all(index, frame, max(-(-keys // KEYS_A_PART), 1))
+        return self._whole(index, keys)
+
+    def _read_files(self, files: Sequence[DataFile], version: int) -> KeyIndex | None:
+        """From what is saved, as far as it goes, and then from the files; None where there is no room."""
+        found = {file.name: self._counted(file) for file in files}
+        keys = sum(each.found for each in found.values())
+        if not self._is_room_for(keys):
+            return None
+        assert self._folder is not None, "files are read that are here"
+        saved = SavedKeys.read(self._folder, self._about) if keys >= SAVED_MIN else None
+        saved = None if saved is None else saved.still_there(found)
+        index = KeyIndex(version) if saved is None else saved.index(version)
+        for file in files:
+            if saved is None or file.name not in saved.names:
+                for rows in self._read(file.name, file.marked):
+                    self._enter(index, file.name, rows)
+        return self._whole(index, keys)
+
+    def _is_room_for(self, keys: int) -> bool:
+        return keys * BYTES_A_KEY <= self._index_bytes_max
+
+    def _whole(self, index: KeyIndex, keys: int) -> KeyIndex:
         if len(index) != keys:
             raise ValueError(f"{self.path}: a key has two rows")
-        self._index = index
-        return True
+        return index
+
+    def _save_at_times(self) -> None:
+        """Save the index where the next process would have to read many keys again."""
+        index, folder = self._index, self._folder
+        if folder is None or index is None or self._unsaved < max(SAVED_MIN, len(index) // SAVED_SHARE):
+            return
+        SavedKeys.of(index).write(folder, self._about)
+        self._unsaved = 0
+
+    @property
+    def _about(self) -> dict[str, str]:
+        return {"columns": json.dumps(self._columns), "only": json.dumps(self._only)}
 
     def forget(self) -> None:
         """Let go of everything."""
-        self._index = None
+        self._index, self._unsaved = None, 0
         self._rows.clear()
 
     def find(self, digests: Digests) -> RowLocations:
@@ -187,20 +231,22 @@ class TableIndex:
                 rows = self._located(session, swapped.version).where(col(FILE) == name)
                 self._enter(index, name, rows.select(*self._columns, ROW).toArrow())
         index.version = swapped.version
+        self._save_at_times()
 
     def _located(self, session: "SparkSession", version: int) -> "DataFrame":
         """The rows that are to be found, each with its FILE and ROW."""
         rows = located(session, self.path, version)
         return rows if self._only is None else rows.where(f"`{self._only}`")
 
-    def _count(self, file: DataFile) -> int:
-        if self._only is None:
-            import pyarrow.parquet as pq
+    def _counted(self, file: DataFile) -> IndexedFile:
+        import pyarrow.parquet as pq
 
-            with explained_file(f"{self._folder}/{file.name}"):
-                count: int = pq.read_metadata(f"{self._folder}/{file.name}").num_rows
-            return count - len(file.marked)
-        return sum(part.num_rows for part in self._read(file.name, file.marked, columns=()))
+        with explained_file(f"{self._folder}/{file.name}"):
+            rows: int = pq.read_metadata(f"{self._folder}/{file.name}").num_rows
+        found = rows - len(file.marked)
+        if self._only is not None:
+            found = sum(part.num_rows for part in self._read(file.name, file.marked, columns=()))
+        return IndexedFile(rows=rows, marked=file.marked, found=found)
 
     def _read(self, name: str, marked: Any = (), *, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
         """Columns of those rows of a local data file that are to be found, each with its ROW, part by part."""
@@ -227,6 +273,7 @@ class TableIndex:
 
     def _enter(self, index: KeyIndex, name: str, rows: "pa.Table") -> None:
         files = np.full(rows.num_rows, index.file_number(name), np.int64)
+        self._unsaved += rows.num_rows
         index.put(Digests.of(rows[self.key].to_pylist()), self._locations(rows, files, rows[ROW].to_numpy()))
 
     def _enter_all(self, index: KeyIndex, frame: "DataFrame", parts: int) -> None:
