@@ -296,6 +296,7 @@ def read_all(nodes: Nodes, topic: str) -> list[int]:
     return found
 
 
+@pytest.mark.rota
 def test_each_node_is_killed_in_turn_and_nobody_notices_but_by_waiting(nodes: Nodes) -> None:
     admin = AdminClient(client(nodes))
     for created in admin.create_topics([NewTopic("in", PARTITIONS, 3), NewTopic("out", PARTITIONS, 3)]).values():

@@ -105,6 +105,7 @@ def orders(spark: Any, written_once: Path, warehouse_settings: Settings) -> Ware
     return Warehouse(spark, warehouse_settings)
 
 
+@pytest.mark.rota
 def test_changed_rows_alone_make_what_the_batch_query_makes(orders: Warehouse) -> None:
     assert orders.refresh(spend).reason == "the table is new"
     orders.add("VALUES ('C3', 100, 1000), ('new', 1, 1001), ('new', 5, 1006), ('C3', -1, 1002), (null, 3, 1003)"

@@ -68,9 +68,8 @@ def rows_of(spark: Any) -> list[tuple[int, int, int | None]]:
     return [(row._partition, row._offset, row.n) for row in rows]
 
 
-@pytest.mark.parametrize(
-    "within", [pytest.param(None, id="ever", marks=pytest.mark.rota), pytest.param("1 hour", id="an hour")]
-)
+@pytest.mark.rota
+@pytest.mark.parametrize("within", [pytest.param(None, id="ever"), pytest.param("1 hour", id="an hour")])
 def test_the_first_record_of_each_id_stays_wherever_batches_are_cut(
     within: str | None, spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

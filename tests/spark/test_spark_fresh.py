@@ -124,6 +124,7 @@ def asked(spark: Any, settings: Settings, schemas: Schemas, tables: dict[str, De
         yield asked
 
 
+@pytest.mark.rota
 def test_a_fresh_answer_is_that_of_a_run_up_to_the_same_offsets(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], asked: Asked
 ) -> None:

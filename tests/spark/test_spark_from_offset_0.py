@@ -67,6 +67,7 @@ def stored(path: Path, topic: Topic) -> bytes:
     return content
 
 
+@pytest.mark.rota
 def test_all_that_was_deleted_is_there_again_with_identical_content(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, tmp_path: Path
 ) -> None:

@@ -87,7 +87,8 @@ def rows_of(spark: Any, table: str, *columns: str) -> dict[str, Any]:
     return {row[0]: row[1:] for row in spark.table(table).select(*columns).collect()}
 
 
-@pytest.mark.parametrize(("seed", "records_max"), [(1, None), pytest.param(2, 25, marks=pytest.mark.rota)])
+@pytest.mark.rota
+@pytest.mark.parametrize(("seed", "records_max"), [(1, None), (2, 25)])
 def test_a_tables_keys_keep_their_order_while_its_topic_grows(
     settings: Settings, spark: Any, admin: AdminClient, make_topic: Any, schemas: Schemas, seed: int, records_max: Any
 ) -> None:

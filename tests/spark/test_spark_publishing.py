@@ -223,6 +223,7 @@ def test_a_version_of_many_changes_takes_several_transactions_and_is_gone_on_wit
     assert verify(publication, settings, spark, schemas=schemas).is_exact
 
 
+@pytest.mark.rota
 def test_marts_are_published_where_they_have_one_row_a_key(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, out: str
 ) -> None:

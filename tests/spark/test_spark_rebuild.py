@@ -83,6 +83,7 @@ def test_changed_fields_are_folded_from_the_beginning_through_a_kill(
     assert_is_the_fold(spark, topic)
 
 
+@pytest.mark.rota
 def test_a_restored_table_is_made_whole_and_a_log_without_its_beginning_is_refused(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any, admin: Any
 ) -> None:

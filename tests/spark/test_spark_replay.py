@@ -63,6 +63,7 @@ def rows_of(spark: Any, settings: Settings) -> list[tuple[int, int, int]]:
     return sorted(tuple(row) for row in rows)
 
 
+@pytest.mark.rota
 def test_hours_in_any_order_and_again_leave_each_record_once(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic, readings: History
 ) -> None:

@@ -256,6 +256,7 @@ def test_only_what_a_range_touches_is_made_again(
     assert replay(spending, settings, spark, Stretch(offsets={topic.name: {0: (9, 12)}}), schemas=schemas).skipped
 
 
+@pytest.mark.rota
 def test_a_key_whose_first_records_are_gone_is_not_folded_again(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic, make_topic: Any, admin: Any
 ) -> None:

@@ -105,6 +105,7 @@ def tagged(orders: Any, cities: Any) -> Any:
 by_tag = pipeline(name="by_tag", inputs=[ORDERS, CITIES], version="1")(tagged)
 
 
+@pytest.mark.rota
 def test_new_rows_are_appended_and_rows_that_went_take_theirs_along(spark: Any, inputs: Settings) -> None:
     assert refreshed(spark, inputs, by_tag).reason == "the table is new"
     log = TableLog(spark, path(inputs, by_tag.table))

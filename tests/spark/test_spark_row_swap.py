@@ -9,11 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from fluvial.delta.commit import KEYED_TABLE, LostRaceError, append, is_lost_race
 from fluvial.delta.log import TableLog
-from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located
+from fluvial.delta.row_swap import (
+    FILE,
+    ROW,
+    WRITTEN,
+    can_swap,
+    file_sizes,
+    located,
+    row_changes,
+    swap_located,
+    write_together,
+)
 from fluvial.delta.stamp import Stamp, read_position
 from fluvial.delta.upkeep import compact_files, write_checkpoint
 
@@ -187,6 +198,47 @@ def test_upkeep_writes_small_files_together_and_the_next_swap_goes_on(spark: Any
     assert spark.sql(f"DESCRIBE DETAIL delta.`{table.path}`").first().numFiles == 1
     table.check()
     table.swap({"k1": 7}, 5)
+    table.check()
+
+
+def test_upkeep_leaves_rows_in_the_order_of_their_keys(spark: Any, tmp_path: Path) -> None:
+    table = Table(spark, tmp_path / "t", keys=200)
+    for batch in range(2, 6):
+        table.swap({f"k{batch * 3}": batch, f"new {batch}": batch, f"k{batch * 7}": None}, batch)
+    log = TableLog(spark, table.path)
+    before = log.newest_version()
+    assert compact_files(spark.newSession(), table.path, by=["id"], files_max=3)
+    assert (log.newest_version(), log.commit(before + 1).operation) == (before + 1, "OPTIMIZE")
+    told = spark.sql(f"DESCRIBE HISTORY delta.`{table.path}` LIMIT 1").first().operationMetrics
+    assert (told["numRemovedFiles"], told["numAddedFiles"]) == ("6", "1")
+    (file,) = log.added_files(before + 1)
+    keys = pq.read_table(Path(table.path, file))["id"].to_pylist()
+    assert keys == sorted(keys)
+    assert len(keys) == len(table.rows)
+    # No row came or went, for who follows the changes of the table as for who reads it.
+    assert row_changes(spark, table.path, since=before, until=before + 1).count() == 0
+    table.check()
+    table.swap({"k1": 7, "k3": None}, 6)
+    table.check()
+    # Of more than one file each holds a range of keys.
+    version = log.newest_version()
+    names = [file.name for file in file_sizes(spark, table.path)[1]]
+    write_together(spark, table.path, names, version=version, by=["id"], files=3)
+    parts = [pq.read_table(Path(table.path, each))["id"].to_pylist() for each in log.added_files(version + 1)]
+    assert len(parts) == 3
+    assert [key for part in sorted(parts) for key in part] == sorted(table.rows)
+    table.check()
+
+
+def test_upkeep_gives_way_to_a_batch(spark: Any, tmp_path: Path) -> None:
+    table = Table(spark, tmp_path / "t", keys=20)
+    table.swap({"k1": 1}, 2)
+    version, files = file_sizes(spark, table.path)
+    names = [file.name for file in files]
+    assert [file.marked for file in files if file.marked] == [0.1]
+    table.swap({"k2": 2}, 3)
+    with pytest.raises(LostRaceError, match="chosen at 1"):
+        write_together(spark, table.path, names, version=version, by=["id"], files=1)
     table.check()
 
 

@@ -221,6 +221,7 @@ def test_the_contract_may_name_the_key(spark: Any, settings: Settings, schemas: 
         materialize(compacted(silent.name, name="other", key="amount"), settings, spark, schemas=schemas)
 
 
+@pytest.mark.rota
 def test_a_record_without_the_contracts_key_stops_all_but_the_history(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

@@ -127,6 +127,7 @@ def test_windows_lie_where_those_of_spark_do(views: Views) -> None:
         assert sorted(found.collect()) == sorted(expected.collect()), str(ours)
 
 
+@pytest.mark.rota
 def test_a_late_row_opens_its_window_again_until_its_lateness_is_over(views: Views) -> None:
     mart = by_hour(tumbling("at", "1 hour", watermark="10 minutes", lateness="1 hour"))
     views.add(("ann", "10:05", 1), ("bob", "10:50", 1), ("ann", "11:55", 1))
@@ -162,7 +163,6 @@ def test_a_late_row_opens_its_window_again_until_its_lateness_is_over(views: Vie
     assert views.spark.sql("SELECT count(*) FROM late.views_by_hour").collect()[0][0] == 1
 
 
-@pytest.mark.rota
 @pytest.mark.rota
 def test_which_rows_are_late_does_not_depend_on_when_a_table_is_refreshed(views: Views) -> None:
     mart = by_hour(hopping("at", "1 hour", "30 minutes", watermark="0 minutes"))
@@ -218,6 +218,7 @@ def test_verify_finds_a_late_row_that_is_not_kept(views: Views) -> None:
     assert views.is_exact(mart)
 
 
+@pytest.mark.rota
 def test_sessions_grow_together_and_apart(views: Views) -> None:
     visits = pipeline(
         name="visits",

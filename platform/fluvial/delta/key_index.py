@@ -65,8 +65,10 @@ class _Sorted:
 
     def __init__(self, digests: Digests, locations: RowLocations) -> None:
         self.high, self.low = digests.high, digests.low
-        self.file, self.row = locations.file.astype(np.int32, copy=False), locations.row
-        self.partition, self.offset = locations.partition.astype(np.int32, copy=False), locations.offset
+        self.file: NDArray[Any] = locations.file.astype(np.int32, copy=False)
+        self.row = locations.row
+        self.partition: NDArray[Any] = locations.partition.astype(np.int32, copy=False)
+        self.offset = locations.offset
 
     @classmethod
     def nothing(cls) -> Self:

@@ -9,7 +9,8 @@ Delta table.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -137,15 +138,49 @@ def row_changes(session: "SparkSession", path: str, *, since: int, until: int) -
     return DataFrame(changes, session).drop("_commit_timestamp")
 
 
-def file_sizes(session: "SparkSession", path: str) -> list[int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSize:
+    """What a file of a table takes: its name, its bytes, and which share of its rows is marked as gone."""
+
+    name: str
+    bytes: int
+    marked: float
+
+
+def file_sizes(session: "SparkSession", path: str) -> tuple[int, list[FileSize]] | None:
     """
-    The sizes in bytes of the table's data files. Where Delta's classes are not known to be as assumed, their average.
+    The table's newest version and its data files; None where Delta's classes are not known to be as assumed.
     """
-    if not is_client(session) and delta_version(session) in DELTA_VERSIONS:
-        snapshot = delta_log(session, path).update(False, none(session), none(session))
-        return [int(add.size()) for add in _all_files(session, snapshot)]
-    row = session.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
-    return [] if row is None or not row["numFiles"] else [row["sizeInBytes"] // row["numFiles"]] * row["numFiles"]
+    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
+        return None
+    snapshot = delta_log(session, path).update(False, none(session), none(session))
+    files = _all_files(session, snapshot)
+    return int(snapshot.version()), [
+        FileSize(name=_file_name(add), bytes=int(add.size()), marked=_share_marked(add)) for add in files
+    ]
+
+
+def _share_marked(add: Any) -> float:
+    vector, rows = add.deletionVector(), add.numPhysicalRecords()
+    if vector is None:
+        return 0.0
+    return float(vector.cardinality()) / rows.get() if rows.isDefined() and rows.get() else 1.0
+
+
+def write_together(
+    session: "SparkSession", path: str, names: Collection[str], *, version: int, by: Sequence[str], files: int
+) -> int:
+    """
+    Write data files of a table once more as `files` files, in the order of the columns `by` and without rows that are
+    marked as gone, in one commit on top of `version`, as OPTIMIZE does; returns the version that it made.
+
+    Of an ordered file a reader that looks for few keys skips all pages but theirs. Raises :class:`LostRaceError` when
+    the table has moved on, and Delta's own errors of conflicting writers.
+    """
+    transaction = _Transaction.begin(session, path)
+    if transaction.version != version:
+        raise LostRaceError(f"{path} is at version {transaction.version}, and its files were chosen at {version}")
+    return transaction.write_together(names, by, files)
 
 
 def actions_of_files(session: "SparkSession", snapshot: Any) -> Iterator[dict[str, Any]]:
@@ -284,6 +319,12 @@ def _by_file(locations: Any) -> Mapping[str, Any]:
     }
 
 
+def _unchanged(add: Any) -> dict[str, Any]:
+    """The action that adds a file of which every row was in the table."""
+    action: dict[str, Any] = json.loads(add.json())["add"]
+    return action | {"dataChange": False}
+
+
 def _file_name(add: Any) -> str:
     return unquote(add.path()).rpartition("/")[2]
 
@@ -323,20 +364,51 @@ class _Transaction:
         """Write the frame's files; the actions that add them."""
         return list(self._converters.asJava(self.java.writeFiles(frame._jdf)))
 
+    def write_together(self, names: Collection[str], by: Sequence[str], files: int) -> int:
+        """Commit files in the order of some columns in the place of others, with no row that came or went."""
+        from pyspark.sql import DataFrame
+
+        old = list(self._files(names).values())
+        java = self.log.createDataFrame(self.java.snapshot(), self._sequence(old), False, none(self.session))
+        rows = DataFrame(java, self.session)
+        columns = [rows[f"`{name}`"] for name in by]
+        parts = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *columns)
+        action = self.session._jvm.org.apache.spark.sql.delta.actions.Action
+        added = self.write(parts.sortWithinPartitions(*columns))
+        same = [action.fromJson(json.dumps({"add": _unchanged(each)})) for each in added]
+        now = time.time_ns() // 1_000_000
+        nothing, no_columns = none(self.session), self._sequence([])
+        operation = getattr(self.session._jvm.org.apache.spark.sql.delta, "DeltaOperations$Optimize")(
+            no_columns, no_columns, False, nothing, False
+        )
+        gone = [each.removeWithTimestamp(now, False) for each in old]
+        self._count(
+            numAddedFiles=len(added),
+            numRemovedFiles=len(old),
+            numAddedBytes=sum(int(each.size()) for each in added),
+            numRemovedBytes=sum(int(each.size()) for each in old),
+        )
+        return int(self.java.commit(self._sequence([*same, *gone]), operation))
+
     def take_in(self, written: Collection[WrittenFile]) -> list[Any]:
         """The actions that add files which are written already."""
-        sql = self.session._jvm.org.apache.spark.sql
-        metrics = self.session._jvm.java.util.HashMap()
-        counted = {"numOutputRows": [each.rows for each in written], "numOutputBytes": [each.bytes for each in written]}
-        for name, counts in counted.items():
+        self._count(
+            numOutputRows=sum(each.rows for each in written), numOutputBytes=sum(each.bytes for each in written)
+        )
+        action = self.session._jvm.org.apache.spark.sql.delta.actions.Action
+        return [action.fromJson(each.action) for each in written]
+
+    def _count(self, **counted: int) -> None:
+        """Have the table's history show these numbers of the commit."""
+        metrics, sql = self.session._jvm.java.util.HashMap(), self.session._jvm.org.apache.spark.sql
+        for name, value in counted.items():
             metric = sql.execution.metric.SQLMetrics.createMetric(self.session._jsc.sc(), name)
-            metric.set(sum(counts))
+            metric.set(value)
             metrics.put(name, metric)
         maps = scala_object(self.session, "scala.collection.immutable.Map")
         self.java.registerSQLMetrics(
             self.session._jsparkSession, getattr(maps, "from")(self._converters.asScala(metrics))
         )
-        return [sql.delta.actions.Action.fromJson(each.action) for each in written]
 
     def swap(self, added: list[Any], gone: Mapping[str, Any], recent: "Recent[BitMap64]", stamp: AnyStamp) -> Swapped:
         """Commit files that were added, and mark rows of others as gone."""

@@ -6,12 +6,12 @@ that a row is written again a handful of times however long the table lives, and
 the whole. A file is cleaned of its marked rows on the way once they are many.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import is_lost_race
-from fluvial.delta.row_swap import checkpoint, file_sizes
+from fluvial.delta.row_swap import checkpoint, file_sizes, write_together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,24 +60,46 @@ def target_size(table: int) -> int:
     return min(max(table // FILES_OF_A_TABLE, TARGET_MIN), TARGET_MAX)
 
 
-def compact_files(session: "SparkSession", path: str, *, files_max: int | None = None) -> bool:
+def compact_files(session: "SparkSession", path: str, *, by: Sequence[str] = (), files_max: int | None = None) -> bool:
     """
     Write a table's small files together, without the rows that deletion vectors mark; whether it was done.
 
-    It is, once there are more than `files_max` (FILES_MAX) of one size. `session` must be the table's own: its settings
-    are changed. Another writer's commit goes before: then nothing is done.
+    It is, once there are more than `files_max` (FILES_MAX) of one size. Rows come to lie in the order of the columns
+    `by`, where Delta's classes allow it. `session` must be the table's own: its settings are changed. Another writer's
+    commit goes before: then nothing is done.
     """
-    sizes = file_sizes(session, path)
+    found = file_sizes(session, path)
+    sizes = average_sizes(session, path) if found is None else [file.bytes for file in found[1]]
     below = written_together(sizes, FILES_MAX if files_max is None else files_max)
     if below is None:
         return False
-    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target_size(sum(sizes))))
-    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(below))
-    session.conf.set("spark.databricks.delta.optimize.maxDeletedRowsRatio", str(MARKED_MAX))
+    target = target_size(sum(sizes))
     try:
-        session.sql(f"OPTIMIZE delta.`{path}`")
+        if found is None or not by:
+            _optimize(session, path, below=below, target=target)
+        else:
+            version, files = found
+            few = [file for file in files if file.bytes < below or file.marked > MARKED_MAX]
+            count = max(round(sum(file.bytes for file in few) / target), 1)
+            names = [file.name for file in few]
+            write_together(session, path, names, version=version, by=by, files=count)
     except Exception as error:
         if not is_lost_race(error):
             raise
         return False
     return True
+
+
+def _optimize(session: "SparkSession", path: str, *, below: int, target: int) -> None:
+    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target))
+    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(below))
+    session.conf.set("spark.databricks.delta.optimize.maxDeletedRowsRatio", str(MARKED_MAX))
+    session.sql(f"OPTIMIZE delta.`{path}`")
+
+
+def average_sizes(session: "SparkSession", path: str) -> list[int]:
+    """
+    As many sizes in bytes as a table has files: the average of all, which is what Delta says of any table.
+    """
+    row = session.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
+    return [] if row is None or not row["numFiles"] else [row["sizeInBytes"] // row["numFiles"]] * row["numFiles"]

@@ -2,9 +2,9 @@
 How long a question takes, beside warm Spark: `make bench-ask`, BENCH="--rows 20000 --batches 5" for a trial.
 
 The table is a state of `--rows` keys into which `--batches` batches of 1 % of the keys each were swapped, with deletion
-vectors as a run writes them. Cold is the whole command from the shell. Warm is a statement at the prompt: its text in,
-the last row out. Both engines answer the same statements in turns, and answers that differ are an error. Printed are
-medians, and how many times as long warm Spark takes.
+vectors and upkeep as a run has them. Cold is the whole command from the shell. Warm is a statement at the prompt: its
+text in, the last row out. Both engines answer the same statements in turns, and answers that differ are an error.
+Printed are medians, and how many times as long warm Spark takes.
 """
 
 import argparse
@@ -29,13 +29,14 @@ from fluvial.delta.commit import KEYED_TABLE, append
 from fluvial.delta.log import TableLog
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, located, swap_located
 from fluvial.delta.stamp import Stamp
-from fluvial.delta.upkeep import write_checkpoint
+from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.query.engine import Answer, Door, Engine
 from fluvial.spark.session import build_session, register_tables, run_sql
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables.plan.frames import ordered
 from tests.bench.ask import keys
 
-TABLE, MART = "state.customers", "marts.cities"
+TABLE, MART, KEY = "state.customers", "marts.cities", "customer"
 CHANGED = 0.01
 ROW_OF = (
     "concat('k', id) AS customer",
@@ -80,7 +81,7 @@ def build(spark: Any, warehouse: str, rows: int, batches: int) -> None:
     def stamp(batch: int) -> Stamp:
         return Stamp(topic="orders", topic_id=None, batch=batch, offsets={0: ((batch - 1) * rows, batch * rows)})
 
-    append(spark.range(rows).selectExpr(*row_of(0)).repartition(8), path, stamp(1), KEYED_TABLE)
+    append(ordered(spark.range(rows).selectExpr(*row_of(0)).repartition(8), KEY), path, stamp(1), KEYED_TABLE)
     changed = max(1, int(rows * CHANGED))
     for batch in range(1, batches + 1):
         version = TableLog(spark, path).newest_version()
@@ -90,8 +91,9 @@ def build(spark: Any, warehouse: str, rows: int, batches: int) -> None:
         new = ids.selectExpr(*row_of(batch), f"true AS {WRITTEN}")
         old = located(spark, path, version).select("customer", FILE, ROW)
         swap_located(spark, path, new.join(old, "customer", "left"), version=version, stamp=stamp(batch + 1), files=1)
-        if batch % 10 == 0:
+        if is_due(batch):
             write_checkpoint(spark, path)
+            compact_files(spark.newSession(), path, by=[KEY])
     cities = spark.range(500).selectExpr("concat('city ', id) AS city", "concat('region ', id % 12) AS region")
     cities.coalesce(1).write.format("delta").save(at(MART))
 

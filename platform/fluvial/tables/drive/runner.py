@@ -200,7 +200,7 @@ class _TopicRun:
             quarantined += put_aside
             if commit is not None:
                 self._show({partition: end for partition, (_, end) in batch.span.ranges.items()})
-                self._keep_up(batch.stamp, log)
+                self._keep_up(batch, log)
                 return self._done(batch, commit, quarantined, lag_before)
         raise OvertakenError(self.table, ATTEMPTS_MAX)
 
@@ -249,14 +249,15 @@ class _TopicRun:
             _log.warning("%s: no checkpoint was written: %s", self.table, explained(error, self.table) or error)
             _log.debug("%s: no checkpoint was written", self.table, exc_info=True)
 
-    def _keep_up(self, stamp: Stamp, log: TableLog) -> None:
-        if is_due(stamp.batch):
-            self.background(self._write_checkpoint)
+    def _keep_up(self, batch: _Batch, log: TableLog) -> None:
+        if not is_due(batch.stamp.batch):
+            return
+        self.background(self._write_checkpoint)
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
-        if isinstance(self.declaration, History) or not is_due(stamp.batch):
+        if isinstance(self.declaration, History):
             return
         with session_of_its_own(self.spark) as session:
-            if compact_files(session, self.path):
+            if compact_files(session, self.path, by=[self._key(self.declaration, batch.contract, session)]):
                 self.say(f"{self.table}: small files were written together")
                 index = None if self.indexes is None else self.indexes.known(self.path)
                 if index is not None:
@@ -369,6 +370,10 @@ class _TopicRun:
             say=self.say,
         )
 
+    @staticmethod
+    def _key(declaration: Compacted | State, contract: Contract, session: "SparkSession") -> str:
+        return declaration.key if isinstance(declaration, State) else compacted_key(declaration, contract, session)
+
     def _writer(self, session: "SparkSession", decoded: "DataFrame", batch: _Batch, care: Care) -> Callable[[], None]:
         """What writes the batch; making it reads nothing yet."""
         path, stamp, version = self.path, batch.stamp, batch.position.version
@@ -386,7 +391,7 @@ class _TopicRun:
                 key = compacted_key(self.declaration, batch.contract, session)
                 latest = frames.compacted_rows(decoded, batch.contract, care, key=key)
                 if version is None:
-                    alive = latest.where("NOT _deleted").drop("_deleted")
+                    alive = frames.ordered(latest.where("NOT _deleted").drop("_deleted"), key)
                     return lambda: append(alive, path, stamp, KEYED_TABLE)
                 index = None if self.indexes is None else self.indexes.of(path, key, placed=True)
                 return lambda: upsert_compacted(
@@ -400,7 +405,7 @@ class _TopicRun:
                 events = frames.state_events(decoded, batch.contract, care)
                 partials = frames.state_partials(events, declaration)
                 if version is None:
-                    rows = frames.state_rows(partials, declaration)
+                    rows = frames.ordered(frames.state_rows(partials, declaration), declaration.key)
                     return lambda: append(rows, path, stamp, KEYED_TABLE)
                 index = None if self.indexes is None else self.indexes.of(path, declaration.key, placed=False)
                 return lambda: upsert_state(
@@ -412,7 +417,7 @@ class _TopicRun:
     ) -> Callable[[], None]:
         path, stamp, version = self.path, batch.stamp, batch.position.version
         if version is None:
-            rows = state_rows(events, declaration)
+            rows = frames.ordered(state_rows(events, declaration), declaration.key)
             return lambda: append(rows, path, stamp, KEYED_TABLE)
         only = IS_CURRENT if declaration.scd2 is not None else None
         index = None if self.indexes is None else self.indexes.of(path, declaration.key, placed=False, only=only)

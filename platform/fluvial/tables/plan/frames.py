@@ -194,6 +194,13 @@ def rows_of(table: "DataFrame", key: str, keys: "DataFrame") -> "DataFrame":
     return table.join(wanted, _sql_expr(f"`{key}` = _key_here"), "left_semi")
 
 
+def ordered(rows: "DataFrame", key: str) -> "DataFrame":
+    """
+    Rows that are written in the order of their keys: who looks for one skips all pages of a data file but its own.
+    """
+    return rows.sortWithinPartitions(f"`{key}`")
+
+
 def state_swaps(partials: "DataFrame", old: "DataFrame", declaration: State) -> "DataFrame":
     """
     What the partial values of a batch change in a state table. `old` are the rows of their entities, with their places.

@@ -304,6 +304,6 @@ def refresh_by_keys(
                 continue
             if is_due(commit.version) and not is_client(session):
                 write_checkpoint(session, refresh.path)
-                compact_files(session, refresh.path)
+                compact_files(session, refresh.path, by=declaration.key)
             return refreshed(declaration, plan.wanted, plan.before, commit)
     raise OvertakenError(declaration.table, ATTEMPTS_MAX)
