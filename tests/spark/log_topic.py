@@ -26,10 +26,11 @@ class Sent:
     """
     One record as it went into the log: a value, a tombstone (no value), or bytes that are no value (`raw`).
 
-    `timestamp_ms` of 0 is the time of its sending.
+    `timestamp_ms` of 0 is the time of its sending. With `binary` that is its key.
     """
 
     key: str | None
+    binary: bytes | None = None
     value: Mapping[str, Any] | None = None
     partition: int = 0
     schema_id: int | None = None
@@ -64,7 +65,7 @@ class Topic:
         for record in records:
             producer.produce(
                 self.name,
-                key=record.key,
+                key=record.key if record.binary is None else record.binary,
                 value=self._bytes(record),
                 partition=record.partition,
                 timestamp=record.timestamp_ms,

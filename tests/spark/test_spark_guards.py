@@ -32,7 +32,7 @@ def test_which_guard_fired_and_where_is_in_the_text_of_spark(spark: Any, tmp_pat
         "after a shuffle": failure("fluvial-guard", stopped.groupBy("_partition").count().collect),
         "appended": failure("fluvial-guard", lambda: stopped.write.format("delta").mode("append").save(table)),
     }
-    place = ("t.a-b", 3, 7) if guard is Guard.KEYLESS else None
+    place = ("t.a-b", 3, 7) if guard in {Guard.KEYLESS, Guard.BINARY_KEY} else None
     text = f"[USER_RAISED_EXCEPTION] fluvial-guard: {guard}{' at t.a-b-3, offset 7' if place else ''} SQLSTATE: P0001"
     for how, error in errors.items():
         assert text in texts_of(error), how

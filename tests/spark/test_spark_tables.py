@@ -268,6 +268,46 @@ def test_a_record_without_the_contracts_key_stops_all_but_the_history(
     assert [row.total for row in spark.sql("SELECT * FROM state.versions WHERE is_current").collect()] == [2]
 
 
+def test_a_key_that_is_no_text_stops_all_but_the_history(
+    spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
+) -> None:
+    """As the keys of Kafka's LongSerializer are: half of their bytes would be no text for any reader of the table."""
+    topic = make_topic(SCHEMA)
+    value = {"kind": "up", "amount": 1, "weight": None, "at": 0}
+    of_keys = (
+        compacted(topic.name, name="readings", key="id"),
+        state("readings", topic=topic.name, key="id", fields={"total": sum_("amount")}),
+    )
+    indexes = TableIndexes()
+    topic.send([Sent(key="é", value=value)])
+    for declaration in of_keys:
+        materialize(declaration, settings, spark, schemas=schemas, indexes=indexes)
+    topic.send([Sent(key="é", value=value), Sent(key=None, binary=b"\0\0\0\0\0\0\0\xff", value=value)])
+    said = rf"the key of the record of {topic.name}-0 at offset 2 is no UTF-8 text"
+    for declaration in of_keys:
+        with pytest.raises(TableError, match=said):
+            materialize(declaration, settings, spark, schemas=schemas, indexes=indexes)
+        path = Warehouse.at(settings.warehouse).path(declaration.table)
+        assert TableLog(spark, path).newest_version() == 0, "nothing of the batch was committed"
+    materialize(history(topic.name, name="readings"), settings, spark, schemas=schemas)
+    assert spark.table("history.readings").count() == 3
+
+    aside = [replace(declaration, keyless="quarantine") for declaration in of_keys]
+    for declaration, quarantined in zip(aside, (1, 0), strict=True):
+        result = materialize(declaration, settings, spark, schemas=schemas, indexes=indexes)
+        assert result.quarantined == quarantined
+        assert verify(declaration, settings, spark, schemas=schemas).is_exact
+    assert [(row.id, row.total) for row in spark.table("state.readings").collect()] == [("é", 2)]
+    (found,) = spark.table(f"quarantine.{table_name_of(topic.name)}").collect()
+    assert (found._offset, found._reason) == (2, "a key that is no text")
+    # A tombstone of such a key, and a record without any, which no mark in the contract forbids.
+    topic.send([Sent(key=None, binary=b"\xc3"), Sent(key=None, value=value), Sent(key="é", value=value)])
+    for declaration in aside:
+        materialize(declaration, settings, spark, schemas=schemas, indexes=indexes)
+        assert verify(declaration, settings, spark, schemas=schemas).is_exact
+    assert [(row.id, row._offset) for row in spark.table("compacted.readings").collect()] == [("é", 5)]
+
+
 def test_skipped_records_stay_out_of_the_table_and_of_its_rebuild(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

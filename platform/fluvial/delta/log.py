@@ -6,6 +6,7 @@ in each): no Spark job, no snapshot. A local table needs no JVM at all.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -288,7 +289,7 @@ class _LocalFiles:
 
     def names(self) -> list[str]:
         try:
-            return [entry.name for entry in self._folder.iterdir()]
+            return os.listdir(self._folder)
         except FileNotFoundError:
             return []
 

@@ -178,7 +178,7 @@ class Decoder:
             "_key": keys,
             "_schema_id": pa.array(identities, "int32"),
             "_tombstone": pa.array([value is None for value in records.values], "bool"),
-            "_entity": keys.cast("string"),
+            "_entity": _text(keys),
         }
         return pa.RecordBatch.from_pydict({**columns, **own})
 
@@ -201,6 +201,23 @@ class _Part(NamedTuple):
     numbers: list[int]
     identities: "list[int | None]"
     columns: "Mapping[str, pa.Array]"
+
+
+def _text(keys: "pa.Array") -> "pa.Array":
+    """Keys as text; null where one is none."""
+    import pyarrow as pa
+
+    try:
+        return keys.cast("string")
+    except pa.ArrowInvalid:
+        return pa.array([_text_of(key) for key in keys.to_pylist()], "string")
+
+
+def _text_of(key: bytes | None) -> str | None:
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _joined(arrays: "Sequence[pa.Array]", order: list[int] | None) -> "pa.Array":

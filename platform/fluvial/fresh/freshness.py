@@ -247,17 +247,27 @@ class Freshness:
         for records in read_tail(self.settings.cluster, span):
             kept = batch = decoder.events(records)
             if not isinstance(declaration, History):
-                keyless = pc.is_null(batch["_key"])
-                if declaration.keyless == "stop" and contract.key_field is not None and pc.any(keyless).as_py():
-                    first = batch.filter(keyless).slice(0, 1).to_pylist()[0]
-                    raise FreshError(
-                        f"the record at offset {first['_offset']} of partition {first['_partition']} of {span.topic} "
-                        f"has no key, and {contract.subject} says that there is one: a run of {declaration.table} "
-                        "stops there"
-                    )
+                keyless = pc.is_null(batch["_entity"])
+                if declaration.keyless == "stop":
+                    _demand_keys(batch.filter(keyless), declaration, contract, span)
                 kept = batch.filter(pc.invert(keyless))
             batches.append(kept)
         return pa.Table.from_batches(batches, decoder.schema())
+
+
+def _demand_keys(left_out: "pa.RecordBatch", declaration: Made, contract: Contract, span: Span) -> None:
+    """Raise FreshError where a run stops at one of the records that no table of keys has a place for."""
+    for record in left_out.select(["_partition", "_offset", "_key"]).to_pylist():
+        if record["_key"] is not None:
+            wrong = "has a key that is no UTF-8 text"
+        elif contract.key_field is not None:
+            wrong = f"has no key, and {contract.subject} says that there is one"
+        else:
+            continue
+        raise FreshError(
+            f"the record at offset {record['_offset']} of partition {record['_partition']} of {span.topic} {wrong}: a "
+            f"run of {declaration.table} stops there"
+        )
 
 
 @contextmanager

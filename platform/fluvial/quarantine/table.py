@@ -34,7 +34,7 @@ MARK = "_replayed"
 """The column of a quarantine table that says when a record was replayed, or dropped."""
 RECORDS_MAX = 500
 """Of one transaction: the metadata of an offset, which names them, has room for 4,096 bytes."""
-NO_KEY = "no key"
+WRONG_KEYS = frozenset({"no key", "a key that is no text"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +116,10 @@ class TableReplay:
         """Each record with what goes back of it, None where it is dropped; those that are left out are missing."""
         for record in records:
             try:
-                if record.reason == NO_KEY:
+                if record.reason in WRONG_KEYS:
                     raise RepairError(
-                        f"{record.position} has no key, and its topic's tables of keys have no place for it: produce a "
-                        "new record, or pass over this one with --leave-out"
+                        f"{record.position} has {record.reason}, and its topic's tables of keys have no place for it: "
+                        "produce a new record, or pass over this one with --leave-out"
                     )
                 now = self.repairing.repaired(record)
             except RepairError as error:

@@ -89,8 +89,9 @@ def build(spark: Any, warehouse: str, rows: int, batches: int) -> None:
         # A stride that shares no factor with the rows spreads the changes over all files.
         ids = spark.range(changed).selectExpr(f"(id * 7919 + {batch} * 104729) % {rows} AS id").distinct()
         new = ids.selectExpr(*row_of(batch), f"true AS {WRITTEN}")
-        old = located(spark, path, version).select("customer", FILE, ROW)
-        swap_located(spark, path, new.join(old, "customer", "left"), version=version, stamp=stamp(batch + 1), files=1)
+        old = located(spark, path, version).select(KEY, FILE, ROW)
+        swapped = ordered(new.join(old, KEY, "left").coalesce(1), KEY)
+        swap_located(spark, path, swapped, version=version, stamp=stamp(batch + 1), files=1)
         if is_due(batch):
             write_checkpoint(spark, path)
             compact_files(spark.newSession(), path, by=[KEY])

@@ -1,5 +1,6 @@
 """
-Records without the key that their contract names, put into the quarantine table of their topic.
+Records that no table of keys has a place for, put into the quarantine table of their topic: without the key that their
+contract names, or with one that is no text.
 
 The table is shared with the records that do not decode, and by all tables of the topic. Its position says how far it
 has those that do not decode, and stays where it is: what is there of the others is looked up by partition and offset.
@@ -16,6 +17,7 @@ from fluvial.spark.kafka import Span, TopicBounds
 from fluvial.spark.session import register_table
 from fluvial.spark.warehouse import Warehouse, table_name_of
 from fluvial.tables.plan.frames import keyless_rows
+from fluvial.tables.plan.guards import Guard
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,20 +26,26 @@ _PLACE = ["_partition", "_offset"]
 
 
 def quarantine_keyless(
-    decoded: "DataFrame", span: Span, bounds: TopicBounds, warehouse: Warehouse, say: Callable[[str], None]
+    decoded: "DataFrame",
+    guard: Guard,
+    span: Span,
+    bounds: TopicBounds,
+    *,
+    warehouse: Warehouse,
+    say: Callable[[str], None],
 ) -> int:
     """
-    Put those of the `decoded` records of `span` aside that have no key; returns how many were not there yet.
+    Put those of the `decoded` records of `span` aside at which the guard stops; returns how many were not there yet.
     """
     spark = decoded.sparkSession
     table = f"quarantine.{table_name_of(span.topic)}"
     path = warehouse.path(table)
     log = TableLog(spark, path)
-    say(f"{table}: putting aside the records of {span.topic} that have no key")
+    say(f"{table}: putting aside the records of {span.topic} with {guard}")
     for _ in range(ATTEMPTS_MAX):
         position = read_position(log, table)
         stamp = _stamp(position, span, bounds, table, path)
-        rows = _lacking(spark, keyless_rows(decoded), position, path).coalesce(1)
+        rows = _lacking(spark, keyless_rows(decoded, guard), position, path).coalesce(1)
         if rows.isEmpty():
             return 0
         commit = commit_once(log, stamp, above=position.version, write=lambda: append(rows, path, stamp))  # noqa: B023

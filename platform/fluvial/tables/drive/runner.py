@@ -351,8 +351,10 @@ class _TopicRun:
                     return None, quarantined
                 if more.undecodable and not care.undecodable:
                     quarantined += self._undecodable(session, batch, bounds).quarantine(batch.span)
-                if more.keyless and not care.keyless:
-                    quarantined += quarantine_keyless(decoded, batch.span, bounds, self.warehouse, self.say)
+                for guard in more.keys_beyond(care):
+                    quarantined += quarantine_keyless(
+                        decoded, guard, batch.span, bounds, warehouse=self.warehouse, say=self.say
+                    )
                 care = more
                 continue
             if commit is None:

@@ -26,16 +26,17 @@ LATEST_ROW = "max_by(_row, _place) AS _row"
 ENDED_AT = f"max(CASE WHEN _tombstone THEN {PLACE} END) OVER (PARTITION BY _entity) AS _ended_at"
 """The place of an entity's last tombstone, and what of its events counts."""
 COUNTS = f"_ended_at IS NULL OR {PLACE} >= _ended_at"
+_IS_TEXT = "is_valid_utf8(CAST(_key AS STRING))"
 COMPACTED_COLUMNS = ("_partition", "_offset", "_timestamp", "_schema_id")
 
 
 def keyed(decoded: "DataFrame", care: Care) -> "DataFrame":
     """
-    The records that have a key: those that have none are left out, or stop the job where there must be none.
+    The records that have a key, which is text: others are left out, or stop the job where there must be none.
     """
-    if care.keyless:
-        return decoded.where("_key IS NOT NULL")
-    return decoded.where(unless("_key IS NULL", Guard.KEYLESS))
+    with_key = "_key IS NOT NULL" if care.keyless else unless("_key IS NULL", Guard.KEYLESS)
+    with_text = f"_key IS NULL OR {_IS_TEXT}" if care.binary_keys else unless(f"NOT {_IS_TEXT}", Guard.BINARY_KEY)
+    return decoded.where(with_key).where(with_text)
 
 
 def decodable(decoded: "DataFrame", care: Care) -> "DataFrame":
@@ -56,12 +57,13 @@ def quarantine_rows(decoded: "DataFrame", contract: Contract) -> "DataFrame":
     )
 
 
-def keyless_rows(decoded: "DataFrame") -> "DataFrame":
+def keyless_rows(decoded: "DataFrame", guard: Guard) -> "DataFrame":
     """
-    The records that decode and have no key, as they came, with the reason.
+    The records that decode and at which a guard of keys stops a job, as they came, with the reason.
     """
-    return decoded.where(f"_key IS NULL AND NOT ({is_undecodable()})").selectExpr(
-        "_topic", "_partition", "_offset", "_timestamp", "_key", "_raw AS _value", "'no key' AS _reason"
+    wrong = "_key IS NULL" if guard is Guard.KEYLESS else f"NOT {_IS_TEXT}"
+    return decoded.where(f"{wrong} AND NOT ({is_undecodable()})").selectExpr(
+        "_topic", "_partition", "_offset", "_timestamp", "_key", "_raw AS _value", f"'{guard}' AS _reason"
     )
 
 

@@ -27,6 +27,7 @@ class Guard(StrEnum):
     UNDECODABLE = "undecodable record"
     TOMBSTONE = "tombstone"
     KEYLESS = "no key"
+    BINARY_KEY = "a key that is no text"
 
 
 _RAISED = re.compile(
@@ -39,10 +40,10 @@ def unless(condition: str, guard: Guard) -> str:
     """
     The SQL condition that is true of every row, and stops the job at one for which `condition` holds.
 
-    Only of a record without a key is its place told; otherwise the plan does without these columns.
+    Only where the key is what is wrong is the record's place told; otherwise the plan does without these columns.
     """
     told = f"'fluvial-guard: {guard}'"
-    if guard is Guard.KEYLESS:
+    if guard in {Guard.KEYLESS, Guard.BINARY_KEY}:
         told = f"concat({told}, ' at ', _topic, '-', _partition, ', offset ', _offset)"
     return f"CASE WHEN {condition} THEN CAST(raise_error({told}) AS BOOLEAN) ELSE true END"
 
@@ -70,12 +71,14 @@ class Care:
     """
     What a batch is known to hold, and so must be planned for.
 
-    `takes_keyless` says that records without the contract's key may be put aside; else they stop the job.
+    `takes_keyless` says that records without the contract's key, and those with a key that is no text, may be put
+    aside; else they stop the job.
     """
 
     undecodable: bool = False
     tombstones: bool = False
     keyless: bool = False
+    binary_keys: bool = False
     takes_keyless: bool = False
 
     def after(self, error: BaseException) -> "Care | None":
@@ -89,16 +92,26 @@ class Care:
                 return replace(self, tombstones=True)
             case (Guard.KEYLESS, _) if self.takes_keyless and not self.keyless:
                 return replace(self, keyless=True)
+            case (Guard.BINARY_KEY, _) if self.takes_keyless and not self.binary_keys:
+                return replace(self, binary_keys=True)
         return None
 
+    def keys_beyond(self, other: "Care") -> tuple[Guard, ...]:
+        """
+        The guards of keys that this has seen to and `other` has not.
+        """
+        keyless = (Guard.KEYLESS,) if self.keyless and not other.keyless else ()
+        return (*keyless, Guard.BINARY_KEY) if self.binary_keys and not other.binary_keys else keyless
 
-EVERYTHING = Care(undecodable=True, tombstones=True, keyless=True)
+
+EVERYTHING = Care(undecodable=True, tombstones=True, keyless=True, binary_keys=True)
 """The care of a plan without guards, which takes any record."""
 
 
 class KeylessError(TableError):
     """
-    A record has no key, and the contract of its topic says that the key names an entity. Nothing was committed.
+    A record has no key, and the contract of its topic says that the key names an entity; or its key is no UTF-8 text,
+    as the key column has it. Nothing was committed.
     """
 
     @classmethod
@@ -114,5 +127,12 @@ class KeylessError(TableError):
                     'committed; have its producer send the key, and declare the table with keyless="quarantine" to go '
                     f"on without the records that have none, or leave out this one: `fluvial run {table} --skip "
                     f"{topic}:{partition}={offset}`"
+                )
+            case (Guard.BINARY_KEY, (topic, partition, offset)):
+                return cls(
+                    f"{table}: the key of the record of {topic}-{partition} at offset {offset} is no UTF-8 text, which "
+                    "the key column holds: nothing of the batch was committed; have its producer send text, and "
+                    'declare the table with keyless="quarantine" to go on without such records, or leave out this one: '
+                    f"`fluvial run {table} --skip {topic}:{partition}={offset}`"
                 )
         return None

@@ -41,7 +41,7 @@ def upsert_compacted(
     if not can_swap(session, path, latest.drop("_deleted")):
         _merge_compacted(session, path, latest, key=key, stamp=stamp)
         return
-    latest = latest.coalesce(files).persist()
+    latest = frames.ordered(latest.coalesce(files), key).persist()
     try:
         if index is not None and index.load(session, version):
             _swap_compacted(session, latest, index, version=version, stamp=stamp, files=files)
@@ -69,7 +69,7 @@ def upsert_state(
     if not can_swap(session, path, frames.state_rows(partials, declaration)):
         _merge_state(session, path, partials, declaration, stamp=stamp)
         return
-    partials = partials.coalesce(files).persist()
+    partials = frames.ordered(partials.coalesce(files), "_entity").persist()
     try:
         if index is not None and index.holds_rows and index.load(session, version):
             _swap_state(session, partials, declaration, index, version=version, stamp=stamp, files=files)
