@@ -155,12 +155,15 @@ def measure(settings: Settings, spark: Any, rounds: int) -> tuple[Table, dict[st
 
 
 def cold_rows(settings: Settings, rounds: int, ask: Callable[[Settings, str, str], float] = cold) -> Table:
-    """Time the command from the shell, engine by engine."""
+    """Time the command from the shell: engine by engine, and where a server has engines that run."""
     statement = QUESTIONS[0].statement
+    with keys.serving(settings, TABLE):
+        asked = [ask(settings, statement, "auto") for _ in range(rounds + 1)][1:]
     sails = median(ask(settings, statement, "sail") for _ in range(rounds))
     spark = median(ask(settings, statement, "spark") for _ in range(max(1, rounds // 3)))
     table = Table("from the shell, cold", "Sail, s", "Spark, s", "times as long")
     table.add_row(QUESTIONS[0].name, f"{sails:.2f}", f"{spark:.2f}", f"{spark / sails:.1f}")
+    table.add_row("where fluvial serve runs", f"{median(asked):.2f}", "", f"{spark / median(asked):.1f}")
     return table
 
 

@@ -27,7 +27,7 @@ _PLACE = ["_partition", "_offset"]
 
 def quarantine_keyless(
     decoded: "DataFrame",
-    guard: Guard,
+    guard: Guard | None,
     span: Span,
     bounds: TopicBounds,
     *,
@@ -37,6 +37,8 @@ def quarantine_keyless(
     """
     Put those of the `decoded` records of `span` aside at which the guard stops; returns how many were not there yet.
     """
+    if guard is None:
+        return 0
     spark = decoded.sparkSession
     table = f"quarantine.{table_name_of(span.topic)}"
     path = warehouse.path(table)

@@ -250,14 +250,13 @@ class _TopicRun:
             _log.debug("%s: no checkpoint was written", self.table, exc_info=True)
 
     def _keep_up(self, batch: _Batch, log: TableLog) -> None:
-        if not is_due(batch.stamp.batch):
-            return
-        self.background(self._write_checkpoint)
+        if is_due(batch.stamp.batch):
+            self.background(self._write_checkpoint)
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
-        if isinstance(self.declaration, History):
+        if isinstance(self.declaration, History) or not is_due(batch.stamp.batch):
             return
         with session_of_its_own(self.spark) as session:
-            if compact_files(session, self.path, by=[self._key(self.declaration, batch.contract, session)]):
+            if compact_files(session, self.path, by=[_key_of(self.declaration, batch.contract, session)]):
                 self.say(f"{self.table}: small files were written together")
                 index = None if self.indexes is None else self.indexes.known(self.path)
                 if index is not None:
@@ -327,8 +326,7 @@ class _TopicRun:
     def _carry_out_in(
         self, session: "SparkSession", batch: _Batch, bounds: TopicBounds, log: TableLog
     ) -> tuple[Commit | None, int]:
-        takes_keyless = self.declaration.keyless == "quarantine"
-        care = Care(keyless=batch.contract.key_field is None, takes_keyless=takes_keyless)
+        care = Care(keyless=batch.contract.key_field is None, takes_keyless=self.declaration.keyless == "quarantine")
         quarantined = 0
         self.say(f"{self.table}: reading {batch.span.records_max:,} records of {batch.span.topic}")
         while True:
@@ -351,10 +349,9 @@ class _TopicRun:
                     return None, quarantined
                 if more.undecodable and not care.undecodable:
                     quarantined += self._undecodable(session, batch, bounds).quarantine(batch.span)
-                for guard in more.keys_beyond(care):
-                    quarantined += quarantine_keyless(
-                        decoded, guard, batch.span, bounds, warehouse=self.warehouse, say=self.say
-                    )
+                quarantined += quarantine_keyless(
+                    decoded, more.key_beyond(care), batch.span, bounds, warehouse=self.warehouse, say=self.say
+                )
                 care = more
                 continue
             if commit is None:
@@ -371,10 +368,6 @@ class _TopicRun:
             erased=batch.stamp.erased,
             say=self.say,
         )
-
-    @staticmethod
-    def _key(declaration: Compacted | State, contract: Contract, session: "SparkSession") -> str:
-        return declaration.key if isinstance(declaration, State) else compacted_key(declaration, contract, session)
 
     def _writer(self, session: "SparkSession", decoded: "DataFrame", batch: _Batch, care: Care) -> Callable[[], None]:
         """What writes the batch; making it reads nothing yet."""
@@ -464,3 +457,7 @@ def _evolved(skipped: RunResult, commit: Commit) -> RunResult:
         rows=commit.metric("numOutputRows"),
         bytes=commit.metric("numOutputBytes"),
     )
+
+
+def _key_of(declaration: Compacted | State, contract: Contract, session: "SparkSession") -> str:
+    return declaration.key if isinstance(declaration, State) else compacted_key(declaration, contract, session)

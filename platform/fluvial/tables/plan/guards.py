@@ -96,12 +96,13 @@ class Care:
                 return replace(self, binary_keys=True)
         return None
 
-    def keys_beyond(self, other: "Care") -> tuple[Guard, ...]:
+    def key_beyond(self, other: "Care") -> Guard | None:
         """
-        The guards of keys that this has seen to and `other` has not.
+        The guard of keys that this has seen to and `other`, of which it was made, has not.
         """
-        keyless = (Guard.KEYLESS,) if self.keyless and not other.keyless else ()
-        return (*keyless, Guard.BINARY_KEY) if self.binary_keys and not other.binary_keys else keyless
+        if self.keyless and not other.keyless:
+            return Guard.KEYLESS
+        return Guard.BINARY_KEY if self.binary_keys and not other.binary_keys else None
 
 
 EVERYTHING = Care(undecodable=True, tombstones=True, keyless=True, binary_keys=True)
