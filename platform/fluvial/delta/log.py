@@ -64,32 +64,27 @@ class TableLog:
         """
         return max(self._versions(), default=None)
 
-    def check(self) -> None:
+    def check(self) -> int | None:
         """
-        Raise :class:`~fluvial.delta.errors.BrokenLogError` where a commit that the table consists of is not whole.
+        The version of the newest commit, None where there is no table. Raises
+        :class:`~fluvial.delta.errors.BrokenLogError` where a commit that the table consists of is not whole.
 
         Delta reads an empty commit as one that changed nothing, and one that was cut off between two lines as the rest
         of it: rows would be missing, or there twice, without an error. Only the names of the commits are looked at
         where the table is not on this machine: an object store keeps a file whole or not at all.
         """
-        missing = self._missing()
-        # A folder is not listed at one moment: of two commits that come meanwhile the second may be seen alone.
-        missing = missing if missing is None else self._missing()
-        if missing is not None:
-            raise BrokenLogError(self._file(missing), "is missing")
-        if isinstance(self._files, _LocalFiles):
+        versions, checkpoint = self._listed()
+        if _missing(versions, checkpoint) is not None:
+            # A folder is not listed at one moment: of two commits that come meanwhile the second may be seen alone.
             versions, checkpoint = self._listed()
+            missing = _missing(versions, checkpoint)
+            if missing is not None:
+                raise BrokenLogError(self._file(missing), "is missing")
+        if isinstance(self._files, _LocalFiles):
             for version in versions:
                 if version > checkpoint:
                     self.commit(version)
-
-    def _missing(self) -> int | None:
-        """The first commit since the last checkpoint that is not there while a later one is."""
-        versions, checkpoint = self._listed()
-        if not versions:
-            return None if checkpoint < 0 else checkpoint
-        since = [version for version in versions if version > checkpoint]
-        return next((wanted for wanted, version in enumerate(since, checkpoint + 1) if version != wanted), None)
+        return max(versions, default=None)
 
     def _listed(self) -> tuple[list[int], int]:
         """The versions whose commits are there, in their order, and that of the last checkpoint, -1 for none."""
@@ -248,6 +243,14 @@ class TableLog:
     def _versions(self) -> list[int]:
         with self._explained():
             return _versions_of(self._files.names())
+
+
+def _missing(versions: list[int], checkpoint: int) -> int | None:
+    """The first commit since the last checkpoint that is not there while a later one is."""
+    if not versions:
+        return None if checkpoint < 0 else checkpoint
+    since = [version for version in versions if version > checkpoint]
+    return next((wanted for wanted, version in enumerate(since, checkpoint + 1) if version != wanted), None)
 
 
 def _kind(line: str) -> str | None:

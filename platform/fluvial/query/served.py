@@ -1,8 +1,8 @@
 """
 A `fluvial serve` of the same warehouse on this machine: its engines run already, so that a statement needs no start.
 
-The server leaves a note of its address beside the local platform's state; what it does not answer is answered as
-without it.
+The server leaves a note of its address in the warehouse, or beside the local platform's state where the warehouse is
+elsewhere; what it does not answer is answered as without it.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 from fluvial.config import Settings
 from fluvial.process_note import leave_note, read_note, take_note_back
-from fluvial.spark.warehouse import Warehouse
+from fluvial.spark.warehouse import SERVED, Warehouse
 
 _NOTE = "serve.json"
 _CONNECT_S = 1.0
@@ -111,6 +111,7 @@ def noted(settings: Settings, host: str, port: int, *, flight_url: str | None = 
     note: dict[str, Any] = {"host": host, "port": port, "flight": flight_url}
     note |= {"warehouse": _warehouse(settings), "cluster": settings.cluster.bootstrap_servers}
     with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
         leave_note(path, note)
     try:
         yield
@@ -119,7 +120,8 @@ def noted(settings: Settings, host: str, port: int, *, flight_url: str | None = 
 
 
 def _note(settings: Settings) -> Path:
-    return Path(settings.data_dir) / _NOTE
+    local = Warehouse.at(settings.warehouse).local
+    return (Path(settings.data_dir) if local is None else local / SERVED) / _NOTE
 
 
 def _warehouse(settings: Settings) -> str:

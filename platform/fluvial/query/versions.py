@@ -219,8 +219,7 @@ def resolve(
     Raises :class:`~fluvial.delta.errors.TableError` for a log that lacks what it takes, :class:`NoSuchOffsetError` for
     a place between two versions, and :class:`UnclearError` for a time that Spark must judge.
     """
-    log.check()
-    newest = log.newest_version()
+    newest = log.check()
     if newest is None:
         raise TableError(f"{log.path} holds no table")
     if version is not None:
@@ -235,9 +234,7 @@ def resolve(
 def _described(log: TableLog, table: str, version: int) -> Version:
     """A version with what the newest stamp up to it says, which is looked for as long as the log has commits."""
     made_ms = None
-    for commit in log.newest_first():
-        if commit.version > version:
-            continue
+    for commit in log.newest_first(until=version):
         if commit.version == version:
             made_ms = commit.timestamp_ms
         stamp = Stamp.of(commit)
