@@ -299,7 +299,7 @@ class Database:
                 ask_spark=self._ask_spark,
                 say=_log.info,
                 engine=Engine.AUTO,
-                up_to=self._up_to,
+                as_of=self._as_of,
             )
         return self._door
 
@@ -308,10 +308,10 @@ class Database:
 
         return opened(self.settings, at_least)
 
-    def _up_to(self, version: Version, place: At) -> Version:
-        from fluvial.fresh.freshness import made_up_to
+    def _as_of(self, table: str, places: Sequence[At]) -> Version:
+        from fluvial.fresh.freshness import made_as_of
 
-        return made_up_to(self.settings, version, place)
+        return made_as_of(self.settings, table, places)
 
     def _ask_spark(self, statement: str) -> Any:
         from fluvial.spark.session import build_session, register_tables, run_sql

@@ -1,8 +1,8 @@
 """
 Fresh answers in a process without Spark: `python fresh_client.py`, with JSON lines on stdin.
 
-A line is `[statement, fresh]`; answered is a line of the rows as texts in their order, the engine and what was told, or
-what was raised.
+A line is `[statement, fresh, places]`; answered is a line of the rows as texts in their order, the engine and what was
+told, or what was raised.
 """
 
 import json
@@ -19,9 +19,9 @@ def main() -> None:
     logging.getLogger("fluvial").setLevel(logging.INFO)
     with fluvial.connect() as db:
         for line in sys.stdin:
-            statement, fresh = json.loads(line)
+            statement, fresh, places = json.loads(line)
             try:
-                found = db.sql(statement, fresh=fresh)
+                found = db.sql(statement, fresh=fresh, at=places)
                 said = [sorted(map(repr, found.rows())), str(found.told.engine), str(found.told)]
             except FluvialError as error:
                 said = [[], "none", str(error)]

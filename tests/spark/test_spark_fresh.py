@@ -83,7 +83,7 @@ class Asked:
         """The rows as of the records before `ends`."""
         (topic,) = {each.topic for each in self.freshness.declarations.values() if isinstance(each, History)}
         self.door.places = [At(topic=topic, offsets={partition: end - 1 for partition, end in ends.items() if end})]
-        self.door.up_to = self.freshness.up_to
+        self.door.as_of = self.freshness.as_of
         try:
             return self.rows(statement, fresh=False)
         finally:

@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
@@ -47,11 +47,11 @@ class Client:
             text=True,
         )
 
-    def rows(self, statement: str, *, fresh: bool = True) -> tuple[list[str], str]:
+    def rows(self, statement: str, *, fresh: bool = True, at: Sequence[str] = ()) -> tuple[list[str], str]:
         """The rows as texts in their order, and what is said below them."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([statement, fresh]) + "\n")
+        self.process.stdin.write(json.dumps([statement, fresh, [*at]]) + "\n")
         self.process.stdin.flush()
         rows, engine, told = json.loads(self.process.stdout.readline())
         assert engine == "sail", (statement, told)
@@ -107,8 +107,13 @@ def test_fresh_marts_are_those_of_a_run_up_to_the_same_offsets(
         events = random_events(seed, 240, partitions=3)
         dice = random.Random(seed)
         cuts = [0, *sorted(dice.sample(range(1, 240), 2)), 240]
+        before: dict[str, tuple[list[str], str]] = {}
         for number, (start, end) in enumerate(pairwise(cuts)):
-            topic.send(events[start:end])
+            between = (start + end) // 2
+            topic.send(events[start:between])
+            if number == 1:
+                before = {name: client.rows(f"select * from {name}") for name in marts}
+            topic.send(events[between:end])
             fresh = {} if number == 0 else {name: client.rows(f"select * from {name}") for name in marts}
             for declaration in tables.values():
                 # Once the marts are behind their inputs as well.
@@ -122,6 +127,11 @@ def test_fresh_marts_are_those_of_a_run_up_to_the_same_offsets(
                 assert rows == client.rows(f"select * from {name}", fresh=False)[0], (name, seed, told)
                 assert "not fresh" not in told
                 assert "what is newer in" in told
+        # Their inputs have no version that ends where they ended then: no run read up to there.
+        for name, (rows, told) in before.items():
+            again, made_of = client.rows(f"select * from {name}", fresh=False, at=[_place_of(told)])
+            assert again == rows, (name, seed, made_of)
+            assert f"{name} made of" in made_of
 
 
 @pytest.mark.rota
@@ -198,10 +208,13 @@ def test_marts_of_a_server_are_those_that_a_run_would_make(
     names = ("history.readings", "marts.kinds")
     for name in names:
         materialize(tables[name], settings, spark, schemas=schemas)
-    topic.send(events[20:])
+    topic.send(events[20:30])
     question = "select sum(events) as n from marts.kinds"
     with serving(settings, topic, tmp_path) as (url, how):
         ask, look = partial(asked_of, url), partial(looked_up, url)
+        then, row_then = ask(question, fresh=True), look("marts.kinds/up", fresh="1")
+        place = row_then.headers["fluvial-offsets"]
+        topic.send(events[30:])
         stored, fresh = ask(question), ask(question, fresh=True)
         assert "what is newer in history.readings" in fresh.headers["fluvial-told"]
         row, of_now = look("marts.kinds/up"), look("marts.kinds/up", fresh="1")
@@ -215,6 +228,12 @@ def test_marts_of_a_server_are_those_that_a_run_would_make(
             materialize(tables[name], settings, spark, schemas=schemas)
         assert ask(question).json() == fresh.json() != stored.json()
         assert look("marts.kinds/up", wait_version="1").json() == of_now.json()
+        as_of = ask(question, at=[place])
+        assert as_of.json() == then.json() != fresh.json()
+        assert "marts.kinds made of history.readings version 0" in as_of.headers["fluvial-told"]
+        assert look("marts.kinds/up", at=place).json() == row_then.json()
+        elsewhere = ask(question, at=["other:0=1"])
+        assert "history.readings is made from" in elsewhere.text
 
 
 @pytest.fixture
@@ -242,6 +261,11 @@ def test_a_function_that_does_not_return_is_ended_with_its_statement(
         assert "was cancelled after 30 s" in endless.text
         assert before.status_code == httpx.codes.OK
         assert ask(question, fresh=True).json() == before.json()
+
+
+def _place_of(told: str) -> str:
+    """The offsets up to which an answer goes, of which the last are shown."""
+    return told.rpartition(" at ")[2]
 
 
 def _plain(value: Any) -> Any:

@@ -18,9 +18,9 @@ from fluvial.delta.stamp import Position, read_position
 from fluvial.fresh.behind import Made, Tail
 from fluvial.fresh.decoding import Decoder
 from fluvial.fresh.errors import FreshError, StaleError
-from fluvial.fresh.marts import fresh_mart
+from fluvial.fresh.marts import fresh_mart, mart_as_of
 from fluvial.fresh.tail import LostError, read_tail
-from fluvial.query.versions import At, Version, resolve
+from fluvial.query.versions import At, NoSuchOffsetError, Version, resolve
 from fluvial.spark.avro import Contract, SchemaSource, read_contract
 from fluvial.spark.kafka import Span, TopicBounds, topic_bounds
 from fluvial.spark.warehouse import Warehouse
@@ -71,13 +71,33 @@ class Freshness:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def up_to(self, version: Version, place: At) -> Version:
+    def as_of(self, table: str, places: Sequence[At]) -> Version:
         """
-        A version of a table with the records behind it up to the offsets of a place; of partitions that it does not
-        name with none.
+        A table with the records up to the offsets of places, and of partitions that these do not name with what the
+        version before them has: the version that ends there, or one that is made of what the log and its inputs hold.
 
-        Raises :class:`~fluvial.fresh.errors.FreshError`, and what a run raises of a topic.
+        Raises :class:`~fluvial.query.versions.NoSuchOffsetError`, :class:`~fluvial.fresh.errors.FreshError`, and what a
+        run raises of a topic.
         """
+        declaration = self.declarations.get(table)
+        if isinstance(declaration, Pipeline):
+            inputs = {}
+            for each in declaration.inputs:
+                pinned = declaration.pinned.get(each)
+                inputs[each] = self.as_of(each, places) if pinned is None else self._version(each, pinned)
+            return mart_as_of(declaration, self._version(table), inputs, Warehouse.at(self.settings.warehouse))
+        try:
+            return resolve(self._log(table), table, places=places)
+        except NoSuchOffsetError as error:
+            if error.below is None or error.place is None:
+                raise
+            return self._up_to(error.below, error.place)
+
+    def _version(self, table: str, number: int | None = None) -> Version:
+        return resolve(self._log(table), table, version=number)
+
+    def _up_to(self, version: Version, place: At) -> Version:
+        """A version of a table with the records behind it up to the offsets of a place."""
         declaration = self._declaration(version.table)
         position = read_position(self._log(version.table), version.table, version=version.version)
         bounds = topic_bounds(self.settings.cluster, place.topic)
@@ -151,7 +171,7 @@ class Freshness:
         inputs = {}
         for table in declaration.inputs:
             if table in declaration.pinned:
-                inputs[table] = resolve(self._log(table), table, version=declaration.pinned[table])
+                inputs[table] = self._version(table, declaration.pinned[table])
             elif table in found:
                 inputs[table] = found[table]
             else:
@@ -280,9 +300,9 @@ def opened(settings: Settings, at_least: Sequence[At] = (), **more: Any) -> Iter
         yield Freshness(settings=settings, declarations=declared, schemas=schemas, at_least=at_least, **more)
 
 
-def made_up_to(settings: Settings, version: Version, place: At, **more: Any) -> Version:
+def made_as_of(settings: Settings, table: str, places: Sequence[At], **more: Any) -> Version:
     """
-    As :meth:`Freshness.up_to`, by a project's declarations and its registry.
+    As :meth:`Freshness.as_of`, by a project's declarations and its registry.
     """
     with opened(settings, **more) as freshness:
-        return freshness.up_to(version, place)
+        return freshness.as_of(table, places)

@@ -7,7 +7,7 @@ any other is made of its whole inputs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -160,6 +160,20 @@ def fresh_mart(
         declaration.paths[table] is not None and isinstance(inputs[table].newer, Tail) for table in behind
     )
     return FreshMart(declaration=declaration, inputs=inputs, by_key=by_key and is_of_these and not foreign)
+
+
+def mart_as_of(declaration: Pipeline, version: Version, inputs: Mapping[str, Version], warehouse: Warehouse) -> Version:
+    """
+    What the pipeline of a table makes of these versions of its inputs; `version` is the newest of the table.
+
+    Raises :class:`~fluvial.fresh.errors.StaleError` as :func:`fresh_mart`.
+    """
+    _check_kind(declaration)
+    made = newest_made(TableLog(None, warehouse.path(declaration.table)), until=version.version)
+    if made is None or (made.stamp.pipeline, made.stamp.code) != (declaration.name, code_version(declaration)):
+        raise StaleError(f"its pipeline has changed since it was written: `fluvial run {declaration.table}`")
+    newer = FreshMart(declaration=declaration, inputs=inputs, by_key=False)
+    return replace(version, made_ms=None, newer=newer, of=[*inputs.values()])
 
 
 def _check_kind(declaration: Pipeline) -> None:

@@ -76,9 +76,11 @@ class Fresh(Protocol):
         """
         ...
 
-    def up_to(self, version: Version, place: At) -> Version:
+    def as_of(self, table: str, places: Sequence[At]) -> Version:
         """
-        A version with the records behind it up to the offsets of a place. Raises :class:`~fluvial.errors.FluvialError`.
+        A table with the records up to the offsets of places, made of what the log holds where no version ends there.
+
+        Raises :class:`~fluvial.errors.FluvialError`.
         """
         ...
 
@@ -116,7 +118,7 @@ class Door:
 
     `ask_spark` makes Spark's DataFrame of a statement, `say` hears why a statement goes to Spark, and `memory_bytes`
     is what Sail may take for its statements. With `fresh` tables are read with what their logs hold behind them; where
-    a place of `places` lies between two versions of a table, `up_to` gives the older one with the records up to there.
+    no version of a table ends at `places`, `as_of` makes the table as it is there.
     What Sail is to make of DataFrames is said by functions that `frames` calls.
     """
 
@@ -127,7 +129,7 @@ class Door:
     places: Sequence[At] = ()
     memory_bytes: int | None = None
     fresh: Fresh | None = None
-    up_to: Callable[[Version, At], Version] | None = None
+    as_of: Callable[[str, Sequence[At]], Version] | None = None
     frames: Frames = field(default_factory=OwnFrames)
     _folder: "TemporaryDirectory[str] | None" = None
     _sail: Sail | None = None
@@ -291,10 +293,10 @@ class Door:
         try:
             return resolve(log, table, version=reference.version, timestamp=reference.timestamp, places=self.places)
         except NoSuchOffsetError as error:
-            if self.up_to is None or error.below is None or error.place is None:
+            if self.as_of is None or (error.below is None and not error.made_of):
                 raise
             try:
-                return self.up_to(error.below, error.place)
+                return self.as_of(table, self.places)
             except FluvialError as failure:
                 raise NoSuchOffsetError(f"{error}; it is not made from the log: {failure}") from failure
 

@@ -110,11 +110,16 @@ class MakesFrame(Protocol):
 class NoSuchOffsetError(FluvialError):
     """
     No version of a table ends at the offsets of `place`; `below` is the newest that holds nothing behind them.
+
+    `made_of` are the tables that the table is made of, whose versions have offsets where its own have none.
     """
 
-    def __init__(self, message: str, *, place: "At | None" = None, below: "Version | None" = None) -> None:
+    def __init__(
+        self, message: str, *, place: "At | None" = None, below: "Version | None" = None, made_of: Sequence[str] = ()
+    ) -> None:
         self.place = place
         self.below = below
+        self.made_of = made_of
         super().__init__(message)
 
 
@@ -157,7 +162,7 @@ class Version:
     `ends` is, for each partition of `topic`, the first offset that is not in it; `inputs` are the versions of the
     tables that a mart was made from. `made_ms` is the commit's time, in milliseconds of Unix time. With `newer` the
     records behind it are read too, and `ends` are theirs; `stale` says why a table has none where all were asked for.
-    For a mart with `newer` its inputs are read as `of` says.
+    For a mart with `newer` its inputs are read as `of` says; one without `made_ms` is made of these alone.
     """
 
     table: str
@@ -174,6 +179,8 @@ class Version:
         """
         The version as it is shown below an answer.
         """
+        if self.of and self.made_ms is None:
+            return f"{self.table} made of {' and of '.join(map(str, self.of))}"
         parts = [f"{self.table} version {self.version}"]
         if self.made_ms is not None:
             made = dt.datetime.fromtimestamp(self.made_ms / 1000, dt.UTC)
@@ -262,6 +269,9 @@ def _at_place(log: TableLog, table: str, places: Sequence[At]) -> Version:
     for commit in log.newest_first():
         stamp = Stamp.of(commit)
         if stamp is None:
+            mart = MartStamp.of(commit)
+            if mart is not None:
+                raise NoSuchOffsetError(f"{table} is made of tables, and names no offsets", made_of=[*mart.inputs])
             continue
         topics.add(stamp.topic)
         place = next((place for place in places if place.topic == stamp.topic), None)

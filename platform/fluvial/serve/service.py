@@ -315,9 +315,10 @@ def _older(table: ServedTable, asked: Asked) -> Meant:
         return Meant(view=table.at(resolve(TableLog(None, table.path), table.name, places=places).version))
     except NoSuchOffsetError as error:
         between = NoVersionError(str(error))
-        if error.below is None:
+        if error.below is None and not error.made_of:
             raise between from error
-        return Meant(view=table.at(error.below.version), made=True, between=between)
+        view = table.newest() if error.below is None else table.at(error.below.version)
+        return Meant(view=view, made=True, between=between)
 
 
 def _number(name: str, given: Mapping[str, Sequence[str]]) -> int | None:

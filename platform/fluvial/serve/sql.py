@@ -167,7 +167,7 @@ class Statements:
                 say=lambda text: None,
                 engine=Engine.SAIL,
                 memory_bytes=self.limits.memory_bytes,
-                up_to=None if self._fresh is None else self._up_to,
+                as_of=None if self._fresh is None else self._as_of,
                 frames=self._frames(self.limits.memory_bytes),
             )
         except RoutingError as error:  # of the settings, such as those of Spark
@@ -235,10 +235,10 @@ class Statements:
         limits = self.limits
         return opens(self.settings, at_least, patience_s=limits.fresh_seconds, records_max=limits.fresh_records)
 
-    def _up_to(self, version: Version, place: At) -> Version:
+    def _as_of(self, table: str, places: Sequence[At]) -> Version:
         assert self._fresh is not None
         with self._reading(self._fresh, ()) as fresh:
-            return fresh.up_to(version, place)
+            return fresh.as_of(table, places)
 
 
 class _Bounded(io.BytesIO):

@@ -235,10 +235,10 @@ def _door(
 
     started: list[Any] = []
 
-    def up_to(version: Version, place: At) -> Version:
-        from fluvial.fresh.freshness import made_up_to
+    def as_of(table: str, places: Sequence[At]) -> Version:
+        from fluvial.fresh.freshness import made_as_of
 
-        return made_up_to(settings, version, place)
+        return made_as_of(settings, table, places)
 
     def ask_spark(statement: str) -> Any:
         from fluvial.spark.session import build_session, register_tables, run_sql
@@ -255,7 +255,7 @@ def _door(
         say=terminal.say,
         engine=Engine(engine),
         places=At.of(places),
-        up_to=up_to,
+        as_of=as_of,
     )
     with closing(door), ExitStack() as stack:
         if fresh:

@@ -3,7 +3,7 @@
 import datetime as dt
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -98,11 +98,11 @@ def test_a_place_between_two_versions_names_them_where_the_log_does_not_lead_the
     with pytest.raises(NoSuchOffsetError, match=told):
         asked.rows("select * from state.customers", door)
 
-    def up_to(version: Version, place: At) -> Version:
-        assert (version.version, place.offsets) == (0, {0: 10})
+    def as_of(table: str, places: Sequence[At]) -> Version:
+        assert (table, places) == ("state.customers", door.places)
         raise FluvialError("no broker answers")
 
-    door.up_to = up_to
+    door.as_of = as_of
     with pytest.raises(NoSuchOffsetError, match=rf"{told}.*; it is not made from the log: no broker answers"):
         asked.rows("select * from state.customers", door)
 
