@@ -14,8 +14,9 @@ from pathlib import Path
 PROGRAMS: dict[str, tuple[str, ...]] = {
     # S3 as a server; its extra `server` would bring five times as much.
     "moto": ("moto==5.2.5", "flask==3.1.3", "flask-cors==6.0.5", "PyYAML==6.0.4", "py-partiql-parser==0.6.3"),
-    # A reader of Delta tables that is not Spark.
+    # Readers of Delta tables that are not Spark.
     "deltalake": ("deltalake==1.6.6", "pyarrow==26.0.1"),
+    "polars": ("polars==2.1.0", "deltalake==1.6.6", "pyarrow==26.0.1"),
     "kubernetes-validate": ("kubernetes-validate==1.37.0",),
 }
 _INSTALL_SECONDS_MAX = 600

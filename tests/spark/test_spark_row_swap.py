@@ -23,6 +23,7 @@ from fluvial.delta.row_swap import (
     located,
     row_changes,
     swap_located,
+    takes_order,
     write_together,
 )
 from fluvial.delta.stamp import Stamp, read_position
@@ -228,6 +229,21 @@ def test_upkeep_leaves_rows_in_the_order_of_their_keys(spark: Any, tmp_path: Pat
     assert len(parts) == 3
     assert [key for part in sorted(parts) for key in part] == sorted(table.rows)
     table.check()
+
+
+@pytest.mark.parametrize("kind", ["PARTITIONED BY (id)", "CLUSTER BY (id)", "rows with identities"])
+def test_upkeep_leaves_the_order_to_delta_where_a_table_has_one(spark: Any, tmp_path: Path, kind: str) -> None:
+    path, made = str(tmp_path / "t"), "" if kind.startswith("rows") else kind
+    told = " TBLPROPERTIES ('delta.enableRowTracking' = 'true')" if kind.startswith("rows") else ""
+    spark.sql(f"CREATE TABLE delta.`{path}` (id STRING, value BIGINT) USING delta {made}{told}")
+    assert not takes_order(spark, path)
+    rows = spark.createDataFrame([("b", 1), ("a", 2)], "id string, value long")
+    for _ in range(3):
+        rows.coalesce(1).write.format("delta").mode("append").save(path)
+    identities = "_metadata.row_id" if kind.startswith("rows") else "id"
+    before = sorted(spark.read.format("delta").load(path).selectExpr(identities, "value").collect())
+    assert compact_files(spark.newSession(), path, by=["id"], files_max=2)
+    assert sorted(spark.read.format("delta").load(path).selectExpr(identities, "value").collect()) == before
 
 
 def test_upkeep_gives_way_to_a_batch(spark: Any, tmp_path: Path) -> None:

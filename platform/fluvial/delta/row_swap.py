@@ -167,6 +167,21 @@ def _share_marked(add: Any) -> float:
     return float(vector.cardinality()) / rows.get() if rows.isDefined() and rows.get() else 1.0
 
 
+def takes_order(session: "SparkSession", path: str) -> bool:
+    """
+    Whether :func:`write_together` leaves a table as OPTIMIZE would: one that is neither partitioned nor clustered, and
+    keeps no identities of its rows.
+    """
+    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
+        return False
+    snapshot = delta_log(session, path).update(False, none(session), none(session))
+    features = snapshot.protocol().readerAndWriterFeatureNames()
+    return not (
+        snapshot.metadata().partitionColumns().nonEmpty()
+        or any(features.contains(feature) for feature in ("clustering", "rowTracking"))
+    )
+
+
 def write_together(
     session: "SparkSession", path: str, names: Collection[str], *, version: int, by: Sequence[str], files: int
 ) -> int:

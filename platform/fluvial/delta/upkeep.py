@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fluvial.delta.commit import is_lost_race
-from fluvial.delta.row_swap import checkpoint, file_sizes, write_together
+from fluvial.delta.row_swap import checkpoint, file_sizes, takes_order, write_together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,13 +69,13 @@ def compact_files(session: "SparkSession", path: str, *, by: Sequence[str] = (),
     commit goes before: then nothing is done.
     """
     found = file_sizes(session, path)
-    sizes = average_sizes(session, path) if found is None else [file.bytes for file in found[1]]
+    sizes = _average_sizes(session, path) if found is None else [file.bytes for file in found[1]]
     below = written_together(sizes, FILES_MAX if files_max is None else files_max)
     if below is None:
         return False
     target = target_size(sum(sizes))
     try:
-        if found is None or not by:
+        if found is None or not by or not takes_order(session, path):
             _optimize(session, path, below=below, target=target)
         else:
             version, files = found
@@ -97,7 +97,7 @@ def _optimize(session: "SparkSession", path: str, *, below: int, target: int) ->
     session.sql(f"OPTIMIZE delta.`{path}`")
 
 
-def average_sizes(session: "SparkSession", path: str) -> list[int]:
+def _average_sizes(session: "SparkSession", path: str) -> list[int]:
     """
     As many sizes in bytes as a table has files: the average of all, which is what Delta says of any table.
     """

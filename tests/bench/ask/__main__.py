@@ -73,7 +73,7 @@ def row_of(batch: int) -> list[str]:
     return [column.format(batch=batch) for column in ROW_OF]
 
 
-def build(spark: Any, warehouse: str, rows: int, batches: int) -> None:
+def build(spark: Any, warehouse: str, rows: int, batches: int, *, upkeep: bool = True) -> None:
     """Write the state and the mart."""
     at = Warehouse.at(warehouse).path
     path = at(TABLE)
@@ -94,7 +94,8 @@ def build(spark: Any, warehouse: str, rows: int, batches: int) -> None:
         swap_located(spark, path, swapped, version=version, stamp=stamp(batch + 1), files=1)
         if is_due(batch):
             write_checkpoint(spark, path)
-            compact_files(spark.newSession(), path, by=[KEY])
+            if upkeep:
+                compact_files(spark.newSession(), path, by=[KEY])
     cities = spark.range(500).selectExpr("concat('city ', id) AS city", "concat('region ', id % 12) AS region")
     cities.coalesce(1).write.format("delta").save(at(MART))
 
