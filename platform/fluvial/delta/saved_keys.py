@@ -7,6 +7,7 @@ the table has that file, whatever was committed since. Which of the rows are sti
 
 import logging
 import os
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from fluvial.delta.key_index import Digests, KeyIndex, RowLocations
 NAME = "_fluvial_keys"
 _FORMAT = "1"
 _CHECKSUM_SIZE = 16
+# What is older was left by a process that was killed while it saved.
+_LEFT_AFTER_S = 3600
 _COLUMNS = ("high", "low", "row", "partition", "offset")
 _log = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class SavedKeys:
         table = pa.table({**dict(zip(_COLUMNS, columns, strict=True)), "file": file})
         temporary = Path(folder, f"{NAME}.{uuid.uuid4()}")
         try:
+            _remove_left(folder)
             with temporary.open("w+b") as written:
                 written.write(bytes(_CHECKSUM_SIZE))
                 with pa.ipc.new_stream(written, table.schema.with_metadata({"format": _FORMAT, **about})) as stream:
@@ -141,6 +145,12 @@ class SavedKeys:
 
 def _checksum(content: memoryview) -> bytes:
     return blake2b(content, digest_size=_CHECKSUM_SIZE).digest()
+
+
+def _remove_left(folder: str) -> None:
+    for path in Path(folder).glob(f"{NAME}.*"):
+        if time.time() - path.stat().st_mtime > _LEFT_AFTER_S:
+            path.unlink()
 
 
 def remove(folder: str) -> None:

@@ -33,7 +33,7 @@ ROWS_BYTES_MAX = 512 << 20
 VECTORS_BYTES_MAX = 64 << 20
 # Read at once: far fewer than Spark's driver takes as one answer (spark.driver.maxResultSize, 1 GiB).
 KEYS_A_PART = 3_000_000
-# Saved whenever so many keys, or an eighth of all, would have to be read again: some 2.5 µs each.
+# Saved whenever so many keys, and an eighth of all, would have to be read again: some 2.5 µs each.
 SAVED_MIN = 250_000
 SAVED_SHARE = 8
 

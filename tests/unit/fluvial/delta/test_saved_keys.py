@@ -140,6 +140,15 @@ def test_a_disk_that_is_full_leaves_what_was_saved_before(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_what_a_killed_process_left_goes_with_a_later_save(tmp_path: Path) -> None:
+    left, under_way = tmp_path / f"{NAME}.0", tmp_path / f"{NAME}.1"
+    left.touch()
+    under_way.touch()
+    os.utime(left, (0, 0))
+    SavedKeys.of(index_of({"a": [("key", 0)]})).write(str(tmp_path), ABOUT)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / NAME, under_way]
+
+
 def test_it_is_removed_with_what_a_killed_process_left(tmp_path: Path) -> None:
     SavedKeys.of(index_of({"a": [("key", 0)]})).write(str(tmp_path), ABOUT)
     (tmp_path / f"{NAME}.0").touch()
