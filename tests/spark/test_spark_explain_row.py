@@ -51,6 +51,7 @@ def tables_of(topic: Topic) -> dict[str, Declaration]:
     return {each.table: each for each in found}
 
 
+@pytest.mark.rota
 def test_every_step_of_a_row_is_told(spark: Any, settings: Settings, schemas: Schemas, topic: Topic) -> None:
     tables = tables_of(topic)
     with pytest.raises(NotBuiltError):

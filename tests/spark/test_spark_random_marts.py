@@ -4,7 +4,6 @@ Random pipelines with a key over random histories, refreshed at random times and
 Whatever happened, the table is what the transform makes of the inputs at the versions that the table's stamp names.
 """
 
-import os
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -23,12 +22,11 @@ from fluvial.tables.refresh import key_plan, key_refresh, part_refresh
 
 pytestmark = pytest.mark.spark
 
-CHANGES = 5 if os.environ.get("FLUVIAL_ROTA") else 3
+CHANGES = 5
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=() if seed < 1 else pytest.mark.rota) for seed in range(2 * len(SHAPES))]
-)
+@pytest.mark.rota
+@pytest.mark.parametrize("seed", range(2 * len(SHAPES)))
 def test_a_mart_is_always_the_batch_query(
     seed: int, spark: Any, warehouse_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,6 +219,7 @@ def test_ranges_of_marts_in_any_order_leave_what_the_batch_query_makes(
         assert verdict.is_exact, (mart.table, verdict)
 
 
+@pytest.mark.rota
 def test_only_what_a_range_touches_is_made_again(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic
 ) -> None:

@@ -4,7 +4,7 @@ Tables are the same whenever they were read: random histories of a contract in r
 A batch is cut short by an exception or by a SIGKILL of its driver, at a step of its commit or at any moment.
 FLUVIAL_HISTORIES=A:B runs these seeds instead of one; `make rota` takes sixty, and this five hundred at two a time:
 
-    FLUVIAL_HISTORIES=0:500 python -m pytest -q -n2 tests/spark/test_spark_schema_histories.py
+    FLUVIAL_ROTA=1 FLUVIAL_HISTORIES=0:500 python -m pytest -q -n2 tests/spark/test_spark_schema_histories.py
 """
 
 import os
@@ -80,6 +80,7 @@ def warehouse(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path, ignore_errors=True)  # hundreds of histories
 
 
+@pytest.mark.rota
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(FIRST_SEED, END_SEED))
 def test_a_table_is_the_same_whenever_it_was_read(

@@ -173,7 +173,7 @@ def mart_as_of(declaration: Pipeline, version: Version, inputs: Mapping[str, Ver
     if made is None or (made.stamp.pipeline, made.stamp.code) != (declaration.name, code_version(declaration)):
         raise StaleError(f"its pipeline has changed since it was written: `fluvial run {declaration.table}`")
     newer = FreshMart(declaration=declaration, inputs=inputs, by_key=False)
-    return replace(version, made_ms=None, newer=newer, of=[*inputs.values()])
+    return replace(version, newer=newer, of=[*inputs.values()], is_made=True)
 
 
 def _check_kind(declaration: Pipeline) -> None:

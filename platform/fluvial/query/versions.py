@@ -162,7 +162,7 @@ class Version:
     `ends` is, for each partition of `topic`, the first offset that is not in it; `inputs` are the versions of the
     tables that a mart was made from. `made_ms` is the commit's time, in milliseconds of Unix time. With `newer` the
     records behind it are read too, and `ends` are theirs; `stale` says why a table has none where all were asked for.
-    For a mart with `newer` its inputs are read as `of` says; one without `made_ms` is made of these alone.
+    For a mart with `newer` its inputs are read as `of` says; with `is_made` it is made of these alone.
     """
 
     table: str
@@ -174,12 +174,13 @@ class Version:
     newer: Newer | None = None
     stale: str | None = None
     of: "Sequence[Version]" = ()
+    is_made: bool = False
 
     def __str__(self) -> str:
         """
         The version as it is shown below an answer.
         """
-        if self.of and self.made_ms is None:
+        if self.is_made:
             return f"{self.table} made of {' and of '.join(map(str, self.of))}"
         parts = [f"{self.table} version {self.version}"]
         if self.made_ms is not None:
