@@ -27,7 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Files that take minutes come first, so that no process is left alone with one at the end; those of the second rank in
 # the order that was drawn, so that what waits (chaos, clients) runs beside what computes (Spark, simulations).
-FIRST, SECOND = ("e2e",), ("spark", "chaos", "sim", "compat")
+FIRST = ("e2e",)
+SECOND = ("spark", "chaos", "sim", "compat", "unit/fluvial/cli", "unit/fluvial/orchestration")
 
 
 @pytest.hookimpl(trylast=True)
@@ -41,10 +42,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    if folder in FIRST:
+    folder = item.path.parent.relative_to(Path(__file__).parent)
+    if any(folder.is_relative_to(long) for long in FIRST):
         return 0
-    return 1 if folder in SECOND or item.get_closest_marker("spark") else 2
+    return 1 if any(folder.is_relative_to(long) for long in SECOND) or item.get_closest_marker("spark") else 2
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,10 +10,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from log_broker.interfaces import Cause, RecordCheck, Skip, Violation
+from log_broker.records.compiled import walk
 from log_broker.records.record import Span
 from log_broker.records.varint import read_uvarint
 
 FRAME_BYTES = 5  # schema framing: one zero byte and a four-byte schema id
+_DELTA_MAX = 2**63 - 1
 
 Accepted = Mapping[bytes, Skip | None]
 
@@ -43,24 +45,41 @@ class SideChecks(NamedTuple):
         return None if self.value is None else self.value.keyless
 
 
-def all_pass(section: bytes, count: int, checks: SideChecks, *, key_required: bool) -> bool:
-    """
-    Whether each of `count` records is known at once to keep its contracts.
+class Asked(NamedTuple):
+    """What is asked of each record besides its contracts."""
 
-    False says nothing more than that somebody must look closer: at null, at a frame not seen before, at numbers that
+    key_required: bool = False
+    takes_null: bool = False  # a null value is a tombstone, which the contract of values takes
+    earliest: int = -_DELTA_MAX  # of timestamp deltas
+    latest: int = _DELTA_MAX
+
+    def within(self, times: tuple[int, int], base: int) -> "Asked":
+        """That, and a timestamp within these, of a batch whose deltas are from `base` on."""
+        earliest, latest = (min(max(time - base, -_DELTA_MAX), _DELTA_MAX) for time in times)
+        return self._replace(earliest=earliest, latest=latest)
+
+
+def all_pass(section: bytes, count: int, checks: SideChecks, asked: Asked) -> bool:
+    """
+    Whether each of `count` records is known at once to keep its contracts, and to be what is asked of it.
+
+    False says nothing more than that somebody must look closer: at a frame not seen before, at null, at numbers that
     are longer than usual.
     """
     keys = None if checks.key is None else checks.key.accepted
     values = None if checks.value is None else checks.value.accepted
     try:
-        return _passes(section, count, keys, values, key_required)
+        if walk is not None:
+            return walk.passes(section, count, keys, values, *asked)
+        return _passes(section, count, keys, values, asked)
     except (LookupError, ValueError, RecursionError):
         return False
 
 
 def _passes(  # noqa: PLR0911, PLR0912, PLR0915 a call for each of a record's numbers would cost more than the rest
-    section: bytes, count: int, keys: Accepted | None, values: Accepted | None, key_required: bool
+    section: bytes, count: int, keys: Accepted | None, values: Accepted | None, asked: Asked
 ) -> bool:
+    key_required, takes_null, earliest, latest = asked
     position = 0
     for _ in range(count):
         number = section[position]
@@ -75,11 +94,12 @@ def _passes(  # noqa: PLR0911, PLR0912, PLR0915 a call for each of a record's nu
         if number & 1:
             return False
         end = position + (number >> 1)
-        position += 1  # attributes, unused
-        if section[position] >= 0x80:  # timestamp delta
-            _, position = read_uvarint(section, position)
-        else:
-            position += 1
+        number = section[position + 1]  # timestamp delta, behind one byte of attributes, unused
+        position += 2
+        if number >= 0x80:
+            number, position = read_uvarint(section, position - 1)
+        if not earliest <= (number >> 1) ^ -(number & 1) <= latest:
+            return False
         if section[position] >= 0x80:  # offset delta
             if section[position + 1] >= 0x80:
                 _, position = read_uvarint(section, position)
@@ -112,7 +132,7 @@ def _passes(  # noqa: PLR0911, PLR0912, PLR0915 a call for each of a record's nu
             else:
                 number, position = read_uvarint(section, position - 1)
         if number & 1:
-            if number != 1 or values is not None:
+            if number != 1 or (values is not None and not takes_null):
                 return False
         else:
             start, position = position, position + (number >> 1)

@@ -6,16 +6,21 @@ A consumer that meets a record it cannot read stands still at its offset. So a b
     record   length varint, attributes int8, timestamp delta varlong, offset delta varint, key length varint, key,
              value length varint, value, headers count varint, [name length varint, name, value length varint, value]
 
+Where the walk is compiled (:mod:`.compiled`), it says of sound batches that they are. What it does not say it of is
+looked at here, which tells what is wrong, and all of them where nothing is compiled.
+
 Records of one length that are laid out alike, as messages of a fixed size are, are checked together: each byte of their
 fields is a column, taken out of the batch with that stride and compared as bytes. That costs a record 15 ns, where one
 by one it is 0.4 µs.
 """
 
 import struct
+import sys
 from typing import NamedTuple, Self
 
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records.batch import HEADER_BYTES, Buffer
+from log_broker.records.compiled import walk
 
 RECORD_BYTES_MIN = 7  # one byte for each field of a record without key, value and headers
 HEADERS_MAX = 100_000  # of a record: two bytes each, or next to nothing when they are compressed
@@ -76,6 +81,8 @@ def check_readable(section: bytes, count: int, headers: HeadersLeft | None = Non
     """
     if count * RECORD_BYTES_MIN > len(section):
         raise MalformedRecordsError(f"{count} records do not fit in {len(section)} bytes")
+    if walk is not None and walk.is_sound(section, count, sys.maxsize if headers is None else headers.count):
+        return
     index = position = 0
     step, window = 1, _WINDOW
     while index < count:

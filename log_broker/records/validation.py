@@ -6,7 +6,7 @@ decompressed only where the topic asks for something that needs its records. The
 always held against its header; of a compressed one the count is, against what so many bytes can hold.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -28,7 +28,7 @@ from log_broker.records.batch import (
     Buffer,
 )
 from log_broker.records.compression import DECOMPRESSED_BYTES_MAX, Codec
-from log_broker.records.contracts import Fault, SideChecks, WithoutRegistry, all_pass, fault_of
+from log_broker.records.contracts import Asked, Fault, SideChecks, WithoutRegistry, all_pass, fault_of
 from log_broker.records.readable import (
     RECORD_BYTES_MIN,
     HeadersLeft,
@@ -228,11 +228,15 @@ def check_records(
     Raises MalformedRecordsError, or what `decompress` raises, DecompressionBoundError above `bytes_max` for one.
     """
     section = check_section(batch, header, bytes_max=bytes_max, is_unread=is_unread)
-    check_time = _time_check(header, rules, now_ms)
-    is_checked = checks.key is not None or checks.value is not None
+    times = _times(header, rules, now_ms)
     keyless = checks.keyless()
-    key_required = rules.key_required or keyless is not None
-    if is_checked and check_time is None and all_pass(section, header.record_count, checks, key_required=key_required):
+    asked = Asked(
+        key_required=rules.key_required or keyless is not None,
+        takes_null=rules.key_required and checks.value is not None and checks.value.violation(None) is None,
+    )
+    if times is not None:
+        asked = asked.within(times, header.base_timestamp)
+    if _all_pass(section, header.record_count, checks, asked):
         return
     faults: list[Fault] = []
     code = ErrorCode.INVALID_RECORD
@@ -242,13 +246,13 @@ def check_records(
         if rules.key_required and span[3] < 0:
             fault = Fault(index, "a compacted topic takes no record without a key", cause=Cause.NO_KEY)
             by_contract = False
-        elif check_time is not None and (late := check_time(span[0])) is not None:
+        elif times is not None and (late := _late(header.base_timestamp + span[0], times)) is not None:
             fault = Fault(index, late, cause=Cause.TIMESTAMP)
             by_contract = False
             code = ErrorCode.INVALID_TIMESTAMP
         elif keyless is not None and span[3] < 0:
             fault = Fault.of(index, "key", keyless)
-        elif is_checked:
+        else:
             fault = fault_of(index, section, span, checks)
         if fault is not None:
             faults.append(fault)
@@ -257,6 +261,14 @@ def check_records(
     if faults:
         fits = len(faults) < QUARANTINED_MAX and len(section) <= QUARANTINED_BYTES_MAX
         raise RecordsRefusedError(code, faults, can_be_left_out=rules.quarantines and by_contract and fits)
+
+
+def _all_pass(section: bytes, count: int, checks: SideChecks, asked: Asked) -> bool:
+    """The quick look at a batch, and again once its first record has made its frame known."""
+    if all_pass(section, count, checks, asked):
+        return True
+    first = next(spans_of(section, count))
+    return fault_of(0, section, first, checks) is None and all_pass(section, count, checks, asked)
 
 
 def side_checks(rules: RecordRules, validator: RecordValidator | None) -> SideChecks:
@@ -271,18 +283,16 @@ def _check_of(contract: Contract, validator: RecordValidator | None) -> RecordCh
     return WithoutRegistry(is_key=contract.is_key) if validator is None else validator.check_of(contract)
 
 
-def _time_check(header: BatchHeader, rules: RecordRules, now_ms: int) -> Callable[[int], str | None] | None:
-    """Return a check of a record's timestamp delta, or None when any time will do."""
+def _times(header: BatchHeader, rules: RecordRules, now_ms: int) -> tuple[int, int] | None:
+    """The earliest and the latest timestamp that a record may have, None when any time will do."""
     before, after = rules.timestamp_before_ms_max, rules.timestamp_after_ms_max
     if header.attributes & LOG_APPEND_TIME or (before is None and after is None):
         return None
-    base = header.base_timestamp
     earliest = -UNBOUNDED_MS if before is None else now_ms - before
-    latest = UNBOUNDED_MS if after is None else now_ms + after
+    return earliest, UNBOUNDED_MS if after is None else now_ms + after
 
-    def check(delta: int) -> str | None:
-        if earliest <= base + delta <= latest or base + delta == NO_TIMESTAMP:  # of which there is nothing to say
-            return None
-        return f"timestamp {base + delta} is not within {earliest} … {latest}"
 
-    return check
+def _late(time: int, times: tuple[int, int]) -> str | None:
+    if times[0] <= time <= times[1] or time == NO_TIMESTAMP:  # of which there is nothing to say
+        return None
+    return f"timestamp {time} is not within {times[0]} … {times[1]}"

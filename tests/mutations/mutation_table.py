@@ -632,8 +632,8 @@ COMMITS = (
         ),
         (
             "any version of Delta will do",
-            "delta_version(session) not in DELTA_VERSIONS:\n        return False\n    metadata",
-            "False:\n        return False\n    metadata",
+            "delta_version(session) in DELTA_VERSIONS",
+            "True",
         ),
     ),
     *_swap(

@@ -1,6 +1,7 @@
 """What the wheel and the sdist hold, and that the same tree gives the same bytes."""
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 from package_build import EPOCH, ROOT, build
 
-from hatch_build import ReadmeHook, standing_alone
+from hatch_build import WALK, ReadmeHook, compile_walk, standing_alone
+from log_broker.records import compiled
 
 README = ROOT / "README.md"
 HOME = "https://code.example/fluvial"
@@ -45,6 +47,10 @@ def metadata_of(wheel: Path) -> tuple[dict[str, list[str]], str]:
     return {field: message.get_all(field, []) for field in message}, message.get_payload()
 
 
+def about_folder(wheel: Path) -> str:
+    return next(name.partition("/")[0] for name in names_in(wheel) if ".dist-info/" in name)
+
+
 def test_the_wheel_holds_the_packages_and_the_worked_example(wheel: Path) -> None:
     sys.path.insert(0, str(ROOT / "platform"))
     from fluvial_demo.project import PARTS
@@ -56,10 +62,40 @@ def test_the_wheel_holds_the_packages_and_the_worked_example(wheel: Path) -> Non
     spark = {f"fluvial/spark/{Path(name).name}" for name in tracked("infra/spark") if not name.endswith(".md")}
     found = names_in(wheel)
     about = {name for name in found if ".dist-info/" in name}
-    assert found - about == code | example | spark
+    compiled = set() if wheel.name.endswith("none-any.whl") else {str(WALK)}
+    assert found - about == code | example | spark | compiled
     assert {name.partition("/")[2] for name in about} == {
         *("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     }
+
+
+def test_what_can_be_compiled_here_is(wheel: Path, tmp_path: Path) -> None:
+    if os.environ.get("FLUVIAL_PURE") == "1" or compile_walk(ROOT, tmp_path) is None:
+        assert wheel.name.endswith("py3-none-any.whl")
+        return
+    assert "-cp311-abi3-" in wheel.name
+    assert "Tag: cp311-abi3-" in zipfile.ZipFile(wheel).read(f"{about_folder(wheel)}/WHEEL").decode()
+    assert compiled.walk is not None, "make setup compiles it as well"
+    assert compiled.walk.__file__ == str(ROOT / WALK)
+
+
+@pytest.mark.parametrize("without", [{"FLUVIAL_PURE": "1"}, {"CC": "/nowhere/cc"}, {"CC": "false"}])
+def test_without_a_compiler_the_wheel_is_one_for_every_platform(
+    without: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in without.items():
+        monkeypatch.setenv(name, value)
+    pure = build(ROOT, "wheel", tmp_path)
+    assert pure.name.endswith("py3-none-any.whl")
+    assert str(WALK) not in names_in(pure)
+    check = (
+        "from log_broker.records import compiled, readable; print(compiled.walk, readable.check_readable.__module__)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = [{str(pure)!r}, *{sys.path!r}]; {check}"],
+        cwd=tmp_path, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert shown.stdout == "None log_broker.records.readable\n"
 
 
 def test_the_sdist_holds_what_the_wheel_is_built_from(sdist: Path) -> None:

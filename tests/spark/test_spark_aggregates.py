@@ -28,6 +28,7 @@ from fluvial.tables import (
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.inspect.explain import as_lines, explain
 from fluvial.tables.inspect.verify import verify
+from fluvial.tables.plan.refresh_cost import FIXED_PARTS
 from fluvial.tables.refresh import key_plan, part_refresh
 
 pytestmark = pytest.mark.spark
@@ -192,6 +193,16 @@ def test_the_costs_decide_before_and_on_the_way(orders: Warehouse, monkeypatch: 
     assert refresh.road == "full"
     assert "the rows of so many keys would have to be read again" in (refresh.reason or "")
     assert orders.is_exact(weights)
+
+
+def test_parts_that_the_driver_does_not_make_are_weighed_as_sparks(orders: Warehouse) -> None:
+    fields = {"here": max_("id"), "tops": top("id", 2), "doubles": max_("amount")}
+    marts = [aggregate(ORDERS, name=name, by="customer", fields={"it": field}) for name, field in fields.items()]
+    for mart in marts:
+        orders.refresh(mart)
+    orders.add("VALUES ('C3', 100, 1000) AS t(customer, amount, id)")
+    costs = [orders.refresh(mart).costs for mart in marts]
+    assert [each is not None and each[0] > FIXED_PARTS for each in costs] == [False, True, True]
 
 
 REFUSED = {

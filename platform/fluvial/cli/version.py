@@ -21,9 +21,12 @@ def version() -> None:
     """Print the version of fluvial and of what it stands on: Python, compiled libraries, Spark, its jars, Java."""
     import confluent_kafka
 
+    from log_broker.records.compiled import walk
+
     terminal.answer(f"fluvial {metadata.version('fluvial')}")
     terminal.answer(f"python {platform.python_version()} on {platform.platform()}")
     terminal.answer(f"librdkafka {confluent_kafka.libversion()[0]}")
+    terminal.answer(f"records are checked by {'Python' if walk is None else 'compiled code'}")
     for name in (*CORE, *EXTRAS):
         try:
             with needed():

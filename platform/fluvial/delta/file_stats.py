@@ -14,11 +14,10 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.errors import TableError
-from fluvial.delta.jvm import delta_log, delta_version, none
+from fluvial.delta.jvm import delta_log, none
 from fluvial.delta.log import is_here
-from fluvial.delta.row_swap import DELTA_VERSIONS, actions_of_files
+from fluvial.delta.row_swap import actions_of_files, knows_delta
 from fluvial.delta.snapshot import read_snapshot
-from fluvial.spark.connect import is_client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +76,7 @@ def table_stats(session: "SparkSession", path: str, columns: Mapping[str, str]) 
     The statistics of the newest version, with bounds of those `columns` (Spark's type by name) that are compared alike
     here and there: texts, whole numbers and dates. None where Delta's classes are not known to be as assumed.
     """
-    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
+    if not knows_delta(session):
         return None
     snapshot = delta_log(session, path).update(False, none(session), none(session))
     checksum = snapshot.checksumOpt()

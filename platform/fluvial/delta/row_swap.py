@@ -56,6 +56,13 @@ class DataFile:
     marked: Any
 
 
+def knows_delta(session: "SparkSession") -> bool:
+    """
+    Whether Delta's classes are reached from here, and are of a version that they are known of.
+    """
+    return not is_client(session) and delta_version(session) in DELTA_VERSIONS
+
+
 def can_swap(session: "SparkSession", path: str, frame: "DataFrame", *, only_came: bool = False) -> bool:
     """
     Whether rows of the shape of `frame` can be put into the table at `path` by :func:`swap_rows`: :func:`takes_swaps`,
@@ -73,7 +80,7 @@ def takes_swaps(session: "SparkSession", path: str, *, only_came: bool = False) 
     They can where this version of Delta is a known one, the session is no client of Spark Connect, and the table has
     deletion vectors (not needed where rows `only_came`) and no partition columns.
     """
-    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
+    if not knows_delta(session):
         return False
     metadata = delta_log(session, path).update(False, none(session), none(session)).metadata()
     enabled = metadata.configuration().get("delta.enableDeletionVectors")
@@ -128,7 +135,7 @@ def row_changes(session: "SparkSession", path: str, *, since: int, until: int) -
     """
     from pyspark.sql import DataFrame
 
-    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
+    if not knows_delta(session):
         return None
     nothing = none(session)
     reader = scala_object(session, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
@@ -151,7 +158,7 @@ def file_sizes(session: "SparkSession", path: str) -> tuple[int, list[FileSize]]
     """
     The table's newest version and its data files; None where Delta's classes are not known to be as assumed.
     """
-    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
+    if not knows_delta(session):
         return None
     snapshot = delta_log(session, path).update(False, none(session), none(session))
     files = _all_files(session, snapshot)
@@ -172,7 +179,7 @@ def takes_order(session: "SparkSession", path: str) -> bool:
     Whether :func:`write_together` leaves a table as OPTIMIZE would: one that is neither partitioned nor clustered, and
     keeps no identities of its rows.
     """
-    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
+    if not knows_delta(session):
         return False
     snapshot = delta_log(session, path).update(False, none(session), none(session))
     features = snapshot.protocol().readerAndWriterFeatureNames()
@@ -211,7 +218,7 @@ def checkpoint(session: "SparkSession", path: str, *, commits_min: int) -> bool:
     Write a checkpoint of the table's newest version if its last is `commits_min` versions old, and let Delta clear up
     what its log need not keep. Returns whether it did; never where Delta's classes are not known to be as assumed.
     """
-    if is_client(session) or delta_version(session) not in DELTA_VERSIONS:
+    if not knows_delta(session):
         return False
     log = delta_log(session, path)
     snapshot = log.update(False, none(session), none(session))
@@ -237,6 +244,7 @@ def swap_located(
     version: int,
     stamp: AnyStamp,
     files: int,
+    by: Sequence[str] = (),
     vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
     """
@@ -246,7 +254,7 @@ def swap_located(
     """
     rows = rows.persist()
     try:
-        return swap_persisted(session, path, rows, version=version, stamp=stamp, files=files, vectors=vectors)
+        return swap_persisted(session, path, rows, version=version, stamp=stamp, files=files, by=by, vectors=vectors)
     finally:
         rows.unpersist()
 
@@ -259,6 +267,7 @@ def swap_persisted(
     version: int,
     stamp: AnyStamp,
     files: int,
+    by: Sequence[str] = (),
     vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
     """
@@ -270,7 +279,8 @@ def swap_persisted(
     gone = rows.where(col(FILE).isNotNull()).select(FILE, ROW, WRITTEN).toArrow()
     stamp = replace(stamp, removed=gone.num_rows - (pc.sum(gone[WRITTEN]).as_py() or 0))
     written = rows.where(WRITTEN).drop(WRITTEN, FILE, ROW)
-    return swap_rows(session, path, written, _by_file(gone), version=version, stamp=stamp, files=files, vectors=vectors)
+    places = _by_file(gone)
+    return swap_rows(session, path, written, places, version=version, stamp=stamp, files=files, by=by, vectors=vectors)
 
 
 def swap_rows(
@@ -282,18 +292,24 @@ def swap_rows(
     version: int,
     stamp: AnyStamp,
     files: int,
+    by: Sequence[str] = (),
     vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
     """
     Commit the rows `written` and take away those at `gone`, in one transaction on top of `version`.
 
-    `gone` holds row numbers (a numpy array) by file name; at most `files` data files are written. `vectors` are the
-    deletion vectors that the process knows from the batches before: each of them is read again otherwise. Raises
-    :class:`LostRaceError` when the table has moved on, and Delta's own errors of conflicting writers.
+    `gone` holds row numbers (a numpy array) by file name; at most `files` data files are written, each in the order of
+    the columns `by`: who looks for one key skips all pages but its own. `vectors` are the deletion vectors that the
+    process knows from the batches before: each of them is read again otherwise. Raises :class:`LostRaceError` when the
+    table has moved on, and Delta's own errors of conflicting writers.
     """
     transaction = _begun(session, path, version, stamp)
-    added = transaction.write(written.coalesce(files))
+    added = transaction.write(_ordered(written.coalesce(files), by))
     return transaction.swap(added, gone, Recent(0) if vectors is None else vectors, stamp)
+
+
+def _ordered(rows: "DataFrame", by: Sequence[str]) -> "DataFrame":
+    return rows.sortWithinPartitions(*(rows[f"`{name}`"] for name in by)) if by else rows
 
 
 def swap_files(
@@ -389,7 +405,7 @@ class _Transaction:
         columns = [rows[f"`{name}`"] for name in by]
         parts = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *columns)
         action = self.session._jvm.org.apache.spark.sql.delta.actions.Action
-        added = self.write(parts.sortWithinPartitions(*columns))
+        added = self.write(_ordered(parts, by))
         same = [action.fromJson(json.dumps({"add": _unchanged(each)})) for each in added]
         now = time.time_ns() // 1_000_000
         nothing, no_columns = none(self.session), self._sequence([])

@@ -22,6 +22,7 @@ from fluvial.quarantine.repair import RepairError, Repairing
 from fluvial.quarantine.replay import SECONDS_MAX, Replayed, Said, append_once, transactional_producer
 from fluvial.spark.connect import session_of_its_own
 from fluvial.spark.warehouse import Warehouse
+from fluvial.tables.plan.guards import Guard
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -34,7 +35,7 @@ MARK = "_replayed"
 """The column of a quarantine table that says when a record was replayed, or dropped."""
 RECORDS_MAX = 500
 """Of one transaction: the metadata of an offset, which names them, has room for 4,096 bytes."""
-WRONG_KEYS = frozenset({"no key", "a key that is no text"})
+WRONG_KEYS = frozenset({Guard.KEYLESS, Guard.BINARY_KEY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fluvial.registry.client import RegistryClient
+from fluvial.registry.formats.avro.kind import AvroKind
 from fluvial.registry.formats.avro.parse import parse
-from fluvial.registry.formats.avro.skip import compile_skip
 from log_broker.interfaces import Contract, Skip, Violation
 from log_broker.records import Codec, build_batch
 from log_broker.records.batch import read_header
@@ -160,7 +160,7 @@ class _Known:
 
 def _check_alone() -> Iterator[Row]:
     values = _values(1)
-    skip = compile_skip(parse(json.dumps(FLIGHT)).schema)
+    skip = AvroKind().compile_skip(parse(json.dumps(FLIGHT)))
     for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD):
         batch = build_batch(((1_000 + at, b"key", value, ()) for at, value in enumerate(values)), codec=codec)
         header = read_header(batch)

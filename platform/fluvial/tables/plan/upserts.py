@@ -41,13 +41,13 @@ def upsert_compacted(
     if not can_swap(session, path, latest.drop("_deleted")):
         _merge_compacted(session, path, latest, key=key, stamp=stamp)
         return
-    latest = frames.ordered(latest.coalesce(files), key).persist()
+    latest = latest.coalesce(files).persist()
     try:
         if index is not None and index.load(session, version):
             _swap_compacted(session, latest, index, version=version, stamp=stamp, files=files)
             return
         swaps = frames.compacted_swaps(latest, located(session, path, version), key=key)
-        swap_located(session, path, swaps, version=version, stamp=stamp, files=files)
+        swap_located(session, path, swaps, version=version, stamp=stamp, files=files, by=[key])
     finally:
         latest.unpersist()
 
@@ -69,7 +69,7 @@ def upsert_state(
     if not can_swap(session, path, frames.state_rows(partials, declaration)):
         _merge_state(session, path, partials, declaration, stamp=stamp)
         return
-    partials = frames.ordered(partials.coalesce(files), "_entity").persist()
+    partials = partials.coalesce(files).persist()
     try:
         if index is not None and index.holds_rows and index.load(session, version):
             _swap_state(session, partials, declaration, index, version=version, stamp=stamp, files=files)
@@ -77,7 +77,7 @@ def upsert_state(
         key = declaration.key
         old = frames.rows_of(located(session, path, version), key, partials.selectExpr("_entity"))
         swaps = frames.state_swaps(partials, old, declaration)
-        swap_located(session, path, swaps, version=version, stamp=stamp, files=files)
+        swap_located(session, path, swaps, version=version, stamp=stamp, files=files, by=[key])
     finally:
         partials.unpersist()
 
@@ -109,7 +109,7 @@ def upsert_changes(
         else:
             old = frames.rows_of(_current(located(session, path, version), declaration), declaration.key, keys)
             changes = state_changes(events, old, declaration)
-            swap_located(session, path, changes, version=version, stamp=stamp, files=files)
+            swap_located(session, path, changes, version=version, stamp=stamp, files=files, by=[declaration.key])
     finally:
         events.unpersist()
 
@@ -141,6 +141,7 @@ def _swap_compacted(
             version=version,
             stamp=replace(stamp, removed=int(ended.sum())),
             files=files,
+            by=[index.key],
             vectors=index.vectors,
         )
         index.committed(session, swapped, digests.take(ended))
@@ -171,6 +172,7 @@ def _swap_state(
             version=version,
             stamp=replace(stamp, removed=int(ended.sum())),
             files=files,
+            by=[declaration.key],
             vectors=index.vectors,
         )
         index.committed(session, swapped, digests.take(ended))
@@ -194,7 +196,14 @@ def _swap_changes(
         try:
             moved = changes.where(f"{FILE} IS NOT NULL").select(declaration.key).toArrow()
             swapped = swap_located(
-                session, index.path, changes, version=version, stamp=stamp, files=files, vectors=index.vectors
+                session,
+                index.path,
+                changes,
+                version=version,
+                stamp=stamp,
+                files=files,
+                by=[declaration.key],
+                vectors=index.vectors,
             )
         finally:
             changes.unpersist()

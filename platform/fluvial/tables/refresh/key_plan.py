@@ -23,6 +23,7 @@ from fluvial.tables.plan.changed_keys import (
     rows_changed,
     rows_went,
 )
+from fluvial.tables.plan.part_merge import can_merge
 from fluvial.tables.plan.refresh_cost import Work, why_full
 from fluvial.tables.refresh.late_table import LateTable, has_watermarks
 from fluvial.tables.refresh.mart_look import MartLook
@@ -110,7 +111,7 @@ class KeyPlanner:
         if reason is not None:
             return whole
         try:
-            work = self._work()
+            work = self._work(wanted)
             reason = why_full(work)
             if reason is not None:
                 return replace(whole, reason=reason, work=work)
@@ -152,7 +153,7 @@ class KeyPlanner:
             found[table] = stats.rows, stats.files if stats.version == at else ()
         return found
 
-    def _work(self) -> Work:
+    def _work(self, wanted: MartStamp) -> Work:
         """What there is to do, before the changed keys are known."""
         since, changed, only_came = self._mart.since.inputs, 0, True
         for table, path in self.declaration.paths.items():
@@ -164,6 +165,7 @@ class KeyPlanner:
             elif has_changes(log, table, since[table], until):
                 raise UnreadableChangesError(f"{table}, which is read whole, has changed")
         own = table_stats(self.session, self._mart.log.path, {})
+        here = self._finds_rows(changed <= ROWS_HERE_MAX and (only_came or not self.declaration.from_parts))
         whole = sum(rows for table, (rows, _) in self._files.items() if self.declaration.paths[table] is None)
         return Work(
             inputs=sum(rows for rows, _ in self._files.values()),
@@ -171,8 +173,17 @@ class KeyPlanner:
             table=0 if own is None else own.rows,
             changed=changed,
             of_parts=self.declaration.from_parts,
-            here=self._finds_rows(changed <= ROWS_HERE_MAX and (only_came or not self.declaration.from_parts)),
+            here=here and (not self.declaration.from_parts or self._merges_parts(wanted)),
         )
+
+    def _merges_parts(self, wanted: MartStamp) -> bool:
+        """Whether the parts of an aggregate are of kinds and types that the driver makes."""
+        assert self.declaration.aggregation is not None, "parts are of an aggregate"
+        (table,) = self.declaration.inputs
+        rows = read_input(self.session, self.warehouse.path(table), wanted.inputs[table].version)
+        inputs = WindowedInputs.of_stamp(self.declaration, self.warehouse, self.session, wanted)
+        values = self.declaration.aggregation.values(inputs.keyed(table, rows))
+        return can_merge(self.declaration.aggregation, dict(values.dtypes))
 
     def _finds_rows(self, few: bool) -> bool:
         """Whether the driver finds the table's rows of so few keys: the table is on this machine."""

@@ -5,6 +5,7 @@ What our Avro rules promise, held against fastavro: it reads what we call compat
 import io
 import json
 import random
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluvial.registry.formats.avro.compatibility import differences
+from fluvial.registry.formats.avro.compiled_skip import compiled_skip
 from fluvial.registry.formats.avro.parse import AvroSyntaxError, parse
 from fluvial.registry.formats.avro.skip import compile_check, compile_skip
 from fluvial.registry.formats.schema_kind import Parsed, TooComplexError, UndecodableError
@@ -89,6 +91,7 @@ def test_skipping_agrees_with_reading(seed: int, cut: int, flips: list[tuple[int
     if not known_to_fastavro(parsed):
         return
     check, skip = compile_check(parsed.schema), compile_skip(parsed.schema)
+    skips = [skip] if (compiled := compiled_skip(parsed.schema)) is None else [skip, compiled]
     schema = fastavro.parse_schema(json.loads(parsed.text))
     for data in encoded(parsed, random.Random(seed)):
         check(b"12345" + data, 5)
@@ -98,7 +101,8 @@ def test_skipping_agrees_with_reading(seed: int, cut: int, flips: list[tuple[int
                 damaged[at] = byte
         for each in (data, bytes(damaged), data[:cut] if cut < len(data) else data + b"\0"):
             agrees_on_damage(check, schema, each)
-            agrees_within_a_batch(check, skip, each)
+            for walk in skips:
+                agrees_within_a_batch(check, walk, each)
 
 
 def agrees_within_a_batch(check: Any, skip: Any, data: bytes) -> None:
@@ -125,6 +129,85 @@ def test_a_schema_with_many_types_is_checked() -> None:
     assert skip(b"\2a" * len(fields), 0) == 2 * len(fields)
     with pytest.raises((ValueError, LookupError)):
         skip(b"\2a" * (len(fields) - 1), 0)
+
+
+COLOUR = {"type": "enum", "name": "Colour", "symbols": ["red", "blue"]}
+LONGS, TEXTS = {"type": "array", "items": "long"}, {"type": "map", "values": "long"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (COLOUR, [b"\0", b"\2"], [b"\4", b"\1", b"\x80", b""]),
+        (["null", "boolean"], [b"\0", b"\2\0", b"\2\1"], [b"\2\2", b"\4", b"\1", b"\2"]),
+        ("int", [b"\0", b"\xff" * 4 + b"\x7f"], [b"\xff" * 5 + b"\0", b"\xff"]),
+        ("long", [b"\xff" * 9 + b"\1"], [b"\xff" * 10 + b"\0"]),
+        ({"type": "fixed", "name": "F", "size": 3}, [b"abc"], [b"ab", b"abcd"]),
+        ("bytes", [b"\0", b"\2\xff"], [b"\2", b"\1", b"\4\xff"]),
+        ("string", [b"\4\xc3\xa4"], [b"\2\xff", b"\6\xed\xa0\x80", b"\4a"]),
+        (
+            LONGS,
+            [b"\0", b"\2\7\0", b"\3\4\6\6\0", b"\2\7\2\7\0"],
+            [b"\3\6\6\6\0", b"\3\2\6\6\0", b"\3\1\6\6\0", b"\2\7"],
+        ),
+        ({"type": "array", "items": "null"}, [b"\2\0", b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0"], [b"\2", b"\1\2\0"]),
+        (TEXTS, [b"\0", b"\2\2a\7\0", b"\1\6\2a\7\0"], [b"\2\2\xff\7\0", b"\1\4\2a\7\0", b"\2\2a\0"]),
+    ],
+)
+def test_what_is_no_datum_is_none_in_both_walks(schema: Any, good: list[bytes], bad: list[bytes]) -> None:
+    parsed = parse(json.dumps(schema)).schema
+    check = compile_check(parsed)
+    for walk in (compile_skip(parsed), compiled_skip(parsed)):
+        if walk is None:
+            continue
+        for data in good:
+            check(data, 0)
+            agrees_within_a_batch(check, walk, data)
+        for data in bad:
+            with pytest.raises(UndecodableError):
+                check(data, 0)
+            agrees_within_a_batch(check, walk, data)
+
+
+def test_what_is_compiled_knows_a_program_when_it_sees_one() -> None:
+    walk = pytest.importorskip("log_broker.records._walk")
+    record_of_itself = array("i", [8, 1, 0]).tobytes()
+    with pytest.raises(ValueError, match="no such datum"):
+        walk.AvroSkip(record_of_itself)(b"", 0)
+    for numbers in (
+        [],
+        [8],
+        [8, -1],
+        [8, 2, 0],
+        [8, 1, 1],
+        [7, 1, 3],
+        [9, 5],
+        [11, 0],
+        [-1, 0],
+        [2, 5, 9],
+        [8, 2**31 - 1],
+    ):
+        with pytest.raises(ValueError, match="no program"):
+            walk.AvroSkip(array("i", numbers).tobytes())
+    with pytest.raises(ValueError, match="no program"):
+        walk.AvroSkip(b"\1\0\0\0\0")
+    boolean = walk.AvroSkip(array("i", [1, 0]).tobytes())
+    assert boolean(b"\0\1\2", 1) == 2
+    for at in (-1, 2, 3, 4):
+        with pytest.raises(ValueError, match="no such datum"):
+            boolean(b"\0\1\2", at)
+
+
+def test_what_is_nested_deeper_than_the_compiled_walk_goes_is_left_to_python() -> None:
+    schema = parse(LINKED_LIST).schema
+    skip, compiled = compile_skip(schema), compiled_skip(schema)
+    if compiled is None:
+        pytest.skip("nothing is compiled in this environment")
+    assert compiled(b"\2" * 40 + b"\0", 0) == skip(b"\2" * 40 + b"\0", 0) == 41
+    assert skip(b"\2" * 200 + b"\0", 0) == 201
+    for data in (b"\2" * 200 + b"\0", b"\2" * 1_000_000 + b"\0"):
+        with pytest.raises(ValueError, match="no such datum"):
+            compiled(data, 0)
 
 
 def test_a_record_that_holds_itself_is_skipped() -> None:

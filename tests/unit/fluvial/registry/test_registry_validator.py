@@ -21,7 +21,7 @@ from fluvial.registry.model.records import Reference
 from fluvial.registry.model.registry import Registry
 from fluvial.registry.validator import RegistryValidator
 from log_broker.interfaces import Cause, Contract, RecordValidator, Violation
-from log_broker.records.contracts import SideChecks, all_pass
+from log_broker.records.contracts import Asked, SideChecks, all_pass
 from log_broker.records.record import build_batch, records_section
 
 USER = {
@@ -49,7 +49,7 @@ def reason_of(
     batch = build_batch([(1, payload, None, ()) if is_key else (1, b"k", payload, ())] * 2)
     section = bytes(records_section(batch))
     checks = SideChecks(check, None) if is_key else SideChecks(None, check)
-    passes = all_pass(section, 2, checks, key_required=False)
+    passes = all_pass(section, 2, checks, Asked())
     assert passes is (violation is None and payload is not None)
     return None if violation is None else violation.reason
 

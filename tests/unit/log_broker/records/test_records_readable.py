@@ -2,6 +2,7 @@
 
 import random
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -23,6 +24,17 @@ from log_broker.records.readable import (
 )
 from log_broker.records.validation import READ_AT_ONCE_MAX, RECORDS_MAX, check_batch, check_section
 from log_broker.records.varint import write_varint
+
+
+@pytest.fixture(params=["compiled", "python"], autouse=True, scope="module")
+def walks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here holds of both walks."""
+    compiled = module.walk
+    if request.param == "compiled" and compiled is None:
+        pytest.skip("nothing is compiled in this environment")
+    module.walk = compiled if request.param == "compiled" else None
+    yield
+    module.walk = compiled
 
 
 def varints(*numbers: int) -> bytes:
@@ -180,6 +192,7 @@ def test_each_column_of_records_that_are_alike_is_looked_at(column, monkeypatch)
         checked.append(end_index - index)
         return one_by_one(section, position, index, end_index, headers)
 
+    monkeypatch.setattr(module, "walk", None)
     monkeypatch.setattr(module, "check_from", counted)
     check_readable(bytes(section), count)
     assert sum(checked) < 500, "the others were checked in columns"
@@ -210,6 +223,7 @@ def test_offset_deltas_of_three_bytes_are_columns_too(monkeypatch) -> None:
     check_readable(section, count)
     count = 20_000
     section = bytes(build_batch([(1, None, b"value", ())] * count)[HEADER_BYTES:])
+    monkeypatch.setattr(module, "walk", None)
     monkeypatch.setattr(module, "check_from", lambda *asked, real=check_from: looked.append(asked[2]) or real(*asked))
     looked: list[int] = []
     check_readable(section, count)

@@ -170,6 +170,14 @@ def test_the_id_level_names_each_record_and_why() -> None:
     assert not refusal.value.can_be_left_out
 
 
+@pytest.mark.parametrize("level", ["id", "payload"])
+def test_of_a_batch_of_a_new_frame_one_record_is_asked_about(level) -> None:
+    registry = Registry()
+    values = [GOOD + b"g"] * 50
+    look(build_batch([(1, None, value, ()) for value in values]), RecordRules("t", value_validation=level), registry)
+    assert registry.asked == values[:1]
+
+
 def test_a_batch_of_known_frames_is_not_looked_at_twice() -> None:
     check = Registry().check_of(Contract(topic="t", is_key=False, level="payload"))
     assert check.violation(GOOD + b"g") is None

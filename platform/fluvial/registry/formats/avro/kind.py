@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from fluvial.registry.formats.avro import parse, skip
 from fluvial.registry.formats.avro import text as avro_text
 from fluvial.registry.formats.avro.compatibility import Difference, Fault, differences
+from fluvial.registry.formats.avro.compiled_skip import compiled_skip
 from fluvial.registry.formats.avro.types import Primitive, Record, Union
 from fluvial.registry.formats.schema_kind import Parsed, Steps, TooComplexError
 
@@ -49,7 +50,7 @@ class AvroKind:
 
     def compile_skip(self, parsed: Parsed) -> skip.Skip:
         """See `SkippableKind`."""
-        return skip.compile_skip(parsed.schema)
+        return compiled_skip(parsed.schema) or skip.compile_skip(parsed.schema)
 
     def takes_null(self, parsed: Parsed) -> bool:
         """Whether the schema is null or a union with it."""
