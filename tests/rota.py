@@ -71,6 +71,7 @@ def _spark(names: Sequence[str]) -> list[str]:
 ROTA = {"FLUVIAL_ROTA": "1"}
 SECURED = ROTA | {"FLUVIAL_TEST_SECURED": "1"}
 EVERY_WAY = (
+    "adoption",
     "broken_tables",
     "duplicates",
     "exactly_once",
@@ -85,8 +86,10 @@ EVERY_WAY = (
     "row_swap",
     "serve",
     "tables",
+    "thrift",
 )
 MARTS = ("aggregates", "continuous_checks", "key_refresh", "row_refresh", "windows")
+PURE = ("sim", "fuzz", "chaos", "parity")  # and nothing that is compiled
 CLIENTS = ("-m", "tests.compat.run")
 TURNS = (
     Turn("scenarios", 14, _pytest("tests/chaos/test_chaos_scenarios.py"), {"FLUVIAL_CHAOS": "all"}),
@@ -192,6 +195,12 @@ TURNS = (
     Turn("Spark Connect", 4, _pytest("tests/spark/test_spark_connect.py"), ROTA),
     Turn("other clusters", 12, _pytest("tests/e2e/test_existing_clusters.py"), {"FLUVIAL_TEST_CLUSTERS": "1"}),
     Turn("parity with Kafka", 5, _pytest("tests/parity"), {"FLUVIAL_TEST_KAFKA": "1"}),
+    Turn(
+        "Python alone",
+        10,
+        _pytest("-n2", "tests/unit/log_broker", "tests/unit/fluvial/registry", *(f"tests/{each}" for each in PURE)),
+        {"FLUVIAL_PURE": "1"},
+    ),
     Turn(
         "broken requests",
         6,

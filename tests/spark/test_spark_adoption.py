@@ -89,6 +89,7 @@ def test_a_history_keeps_its_rows_untouched(spark: Any, settings: Settings, sche
         adopt(declared, settings, spark, schemas=schemas)
 
 
+@pytest.mark.rota
 def test_events_go_on_from_the_rows_of_keyed_tables(
     spark: Any, settings: Settings, schemas: Schemas, make_topic: Any
 ) -> None:

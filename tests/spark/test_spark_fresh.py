@@ -245,6 +245,7 @@ def test_an_open_transaction_is_no_part_of_an_answer(
         assert asked.rows(question)[0] == [f"[{counted}]"]
 
 
+@pytest.mark.rota
 def test_rows_are_counted_once_while_a_producer_and_runs_go_on(
     spark: Any, settings: Settings, schemas: Schemas, topic: Topic, tables: dict[str, Declaration], asked: Asked
 ) -> None:

@@ -201,6 +201,7 @@ def test_where_rows_lie_is_no_part_of_them(spark: Any, inputs: Settings) -> None
     assert "names where rows lie" in (refreshed(spark, inputs, placed).reason or "")
 
 
+@pytest.mark.rota
 def test_the_costs_decide(spark: Any, inputs: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     refreshed(spark, inputs, by_tag)
     write(spark, inputs, ORDERS, orders(30, 1))

@@ -65,6 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
+@pytest.mark.rota
 def test_beeline_is_answered_as_over_http(server: Served) -> None:
     statement = "select city, length(city) as letters from marts.cities order by city"
     over_http = httpx.post(f"{server.http}/sql?format=csv", content=statement, timeout=60)
