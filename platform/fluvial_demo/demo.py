@@ -171,9 +171,16 @@ def start_spark(settings: Settings, progress: Console) -> "SparkSession":
     """Start the session that builds the tables and answers the questions."""
     _headline(progress, "4/5", "the tables: history, compacted, state and a mart, as Dagster assets on Spark")
     from fluvial.spark.session import build_session
+    from fluvial.tables.declare.project import load_project
+    from fluvial.tables.drive.short_run import is_short
 
     with progress.status("starting Spark"):
-        return build_session(settings, "fluvial demo", say=lambda line: progress.print(f"  {line}"))
+        return build_session(
+            settings,
+            "fluvial demo",
+            say=lambda line: progress.print(f"  {line}"),
+            is_short=is_short([*load_project(settings.project).values()], settings),
+        )
 
 
 def materialize_tables(settings: Settings, progress: Console, loss: NodeLoss | None = None) -> "RunSummary":

@@ -1,5 +1,6 @@
 """The names that a session gives to the tables of a warehouse."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -109,17 +110,26 @@ from fluvial.spark.session import build_session, has_session, start_ahead
 from pyspark import SparkContext
 
 settings = load_settings()
-start_ahead(settings)
+start_ahead(settings, is_short=IS_SHORT)
 next(each for each in threading.enumerate() if each.name == "jvm-start").join()
 ahead = SparkContext._gateway
 assert ahead is not None and not has_session()
 spark = build_session(settings)
 assert spark.sparkContext._gateway is ahead, "a second JVM was started"
 assert spark.range(3).count() == 3
+print(*spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
 """
 
 
-def test_a_session_uses_the_jvm_that_was_started_ahead(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WITH_A_JVM_STARTED_AHEAD]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+@pytest.mark.parametrize(("is_short", "options"), [(False, ""), (True, ""), (True, "-Dmine=1")])
+def test_a_session_uses_the_jvm_that_was_started_ahead(tmp_path: Path, is_short: bool, options: str) -> None:
+    if options:
+        (tmp_path / "fluvial.toml").write_text(f'[spark]\n"driver.extraJavaOptions" = "{options}"\n')
+    command = [sys.executable, "-c", WITH_A_JVM_STARTED_AHEAD.replace("IS_SHORT", str(is_short))]
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr
+    assert ("-XX:TieredStopAtLevel=1" in done.stdout.split()) is (is_short and not options)
+    assert options in done.stdout

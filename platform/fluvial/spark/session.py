@@ -47,6 +47,9 @@ _ADDED_TO = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
 }
+# One compiler, and no threads for garbage that a short run does not make. Where only the first one compiles, the JVM
+# keeps less room for what it makes than Spark fills.
+_SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
 # PySpark logs each refused query with its whole JVM stack on stderr, beside raising it.
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # Delta's own statements take `history` for their keyword, so that as a database's name they want it quoted.
@@ -78,7 +81,12 @@ class UnknownTableError(SparkError):
 
 
 def build_session(
-    settings: "Settings", app_name: str = "fluvial", *, say: Say | None = None, borrow: bool = False
+    settings: "Settings",
+    app_name: str = "fluvial",
+    *,
+    say: Say | None = None,
+    borrow: bool = False,
+    is_short: bool = False,
 ) -> "SparkSession":
     """
     A session with Delta, the Kafka source and Avro, and every table of the warehouse known by name.
@@ -86,8 +94,9 @@ def build_session(
     A master `sc://host:port` is a Spark Connect server, which has those already; no Java is needed here then. Where
     this process already has a session, that one is returned with the names brought up to date. With `borrow` one that
     `fluvial serve` keeps is used instead of a new one, if no other process has it; it is for a command that ends soon.
-    `say` hears what takes long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with one clear
-    line.
+    A JVM that is started for what `is_short` compiles quickly and does not optimise, unless there are Java options of
+    the user's. `say` hears what takes long (the first fetch of the jars). Raises :class:`SparkError` or a sibling with
+    one clear line.
     """
     if is_remote(settings.spark_master):
         spark = connect(settings.spark_master, session_conf(settings, []))
@@ -102,7 +111,7 @@ def build_session(
     try:
         spark = _borrowed(settings, say) if borrow or _ahead else None
         if spark is None:
-            for key, value in _with_jvm(settings, say).items():
+            for key, value in _with_jvm(settings, say, is_short=is_short).items():
                 builder = builder.config(key, value)
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
@@ -116,11 +125,12 @@ def build_session(
     return spark
 
 
-def start_ahead(settings: "Settings") -> None:
+def start_ahead(settings: "Settings", *, is_short: bool = False) -> None:
     """
     Begin to borrow the session to come, or to start its JVM, beside what else its process prepares.
 
-    :func:`build_session` waits for it; where it does not start, that tries again and says why.
+    :func:`build_session`, which has `is_short` too, waits for it; where it does not start, that tries again and says
+    why.
     """
 
     def start() -> None:
@@ -129,7 +139,7 @@ def start_ahead(settings: "Settings") -> None:
                 if not has_jvm() and (lease := _borrow(settings, None)) is not None:
                     _ahead[:] = [lease]
                     return
-            _with_jvm(settings, None)
+            _with_jvm(settings, None, is_short=is_short)
 
     if not is_remote(settings.spark_master):
         _ahead[:] = [None]
@@ -153,10 +163,12 @@ def _borrow(settings: "Settings", say: Say | None) -> kept.Lease | None:
     return kept.borrow(settings, lambda: driver_conf(settings, say)) if is_local(settings.spark_master) else None
 
 
-def _with_jvm(settings: "Settings", say: Say | None) -> dict[str, str]:
+def _with_jvm(settings: "Settings", say: Say | None, *, is_short: bool = False) -> dict[str, str]:
     """Start the JVM where there is none yet, and return what the session is configured with."""
     with _starting:
         conf = driver_conf(settings, say)
+        if is_short and is_local(settings.spark_master) and _JAVA_OPTIONS not in settings.spark_conf:
+            conf[_JAVA_OPTIONS] += f" {_SHORT}"
         start_jvm(conf)
     return conf
 

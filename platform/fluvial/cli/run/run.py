@@ -145,9 +145,10 @@ def run(
 
 def _materialize(settings: Settings, selection: list[str] | None, contracts: "Contracts", answer_format: Form) -> None:
     from fluvial.spark.session import start_ahead
+    from fluvial.tables.drive.short_run import is_short
 
     # It starts while Dagster is imported, which takes as long.
-    start_ahead(settings)
+    start_ahead(settings, is_short=is_short(_chosen(settings, selection), settings))
     from fluvial.orchestration.run.run import materialize_all
 
     finished: list[AssetFinished] = []
@@ -170,6 +171,13 @@ def _selection(settings: Settings, names: list[str]) -> list[str] | None:
         )
     require_declared([name for name in names if name != ALL], declared, settings.project)
     return None if not names or ALL in names else list(dict.fromkeys(names))
+
+
+def _chosen(settings: Settings, selection: list[str] | None) -> "list[Declaration]":
+    from fluvial.tables.declare.project import load_project
+
+    declared = load_project(settings.project)
+    return [each for name, each in declared.items() if selection is None or name in selection]
 
 
 def _select(settings: Settings, words: list[str]) -> list[str]:
@@ -241,9 +249,8 @@ def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild
     if not is_remote(settings.spark_master):
         require_java()
     Warehouse.at(settings.warehouse).require_writable()
-    declared = load_project(settings.project)
-    chosen = [each for name, each in declared.items() if selection is None or name in selection]
-    found = look_ahead(chosen, declared, settings, is_rebuild=is_rebuild)
+    chosen = _chosen(settings, selection)
+    found = look_ahead(chosen, load_project(settings.project), settings, is_rebuild=is_rebuild)
     if found.problems and len(found.problems) == len(chosen):
         raise TablesStoppedError("; ".join(_named(table, str(problem)) for table, problem in found.problems.items()))
     return found.contracts
@@ -251,12 +258,11 @@ def _check_before(settings: Settings, selection: list[str] | None, *, is_rebuild
 
 def _skips(settings: Settings, selection: list[str] | None, texts: list[str]) -> "dict[str, SkipsWanted]":
     from fluvial.cli.run.skips import check_skips, parse_skips
-    from fluvial.tables.declare.project import load_project
 
     if not texts:
         return {}
-    skips, declared = parse_skips(texts), load_project(settings.project)
-    check_skips(skips, [each for name, each in declared.items() if selection is None or name in selection])
+    skips = parse_skips(texts)
+    check_skips(skips, _chosen(settings, selection))
     return skips
 
 
