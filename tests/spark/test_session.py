@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from pyspark.errors import AnalysisException
 
 from fluvial.config import Settings
 from fluvial.spark.class_archive import ClassArchive
@@ -101,6 +103,17 @@ sql.extensions = "org.example.NotThere"
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[True, True]", "3", "True", "1"]
+
+
+def test_a_refused_query_is_said_once_also_after_a_server_has_configured_logging(
+    spark: Any, settings: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uvicorn.Config("no:app")
+    with pytest.raises(AnalysisException, match="no_such_column"):
+        spark.sql("select no_such_column")
+    with pytest.raises(AnalysisException, match="no_such_column"):
+        spark.range(1).selectExpr("no_such_column")
+    assert "no_such_column" not in "".join(capfd.readouterr())
 
 
 WITH_A_JVM_STARTED_AHEAD = """
