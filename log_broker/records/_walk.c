@@ -18,14 +18,16 @@ typedef struct {
     Py_ssize_t at, end;
 } Cursor;
 
-/* An unsigned varint of at most 32 bits, as far as its bytes say. */
-static int take_number(Cursor *cursor, uint64_t *number)
+/* An unsigned varint of so many bytes at most, and of 64 bits. */
+static int take_varint(Cursor *cursor, int bytes_max, uint64_t *number)
 {
     uint64_t value = 0;
-    for (int shift = 0; shift < 7 * INT_BYTES_MAX; shift += 7) {
+    for (int shift = 0; shift < 7 * bytes_max; shift += 7) {
         if (cursor->at >= cursor->end)
             return 0;
         uint8_t byte = cursor->data[cursor->at++];
+        if (shift == 63 && byte > 1)
+            return 0;
         value |= (uint64_t)(byte & 0x7F) << shift;
         if (byte < 0x80) {
             *number = value;
@@ -35,23 +37,19 @@ static int take_number(Cursor *cursor, uint64_t *number)
     return 0;
 }
 
+static int take_number(Cursor *cursor, uint64_t *number)
+{
+    return take_varint(cursor, INT_BYTES_MAX, number);
+}
+
 /* A zig-zag number of 64 bits. */
 static int take_long(Cursor *cursor, int64_t *number)
 {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 7 * LONG_BYTES_MAX; shift += 7) {
-        if (cursor->at >= cursor->end)
-            return 0;
-        uint8_t byte = cursor->data[cursor->at++];
-        if (shift == 63 && byte > 1)
-            return 0;
-        value |= (uint64_t)(byte & 0x7F) << shift;
-        if (byte < 0x80) {
-            *number = (int64_t)(value >> 1) ^ -(int64_t)(value & 1);
-            return 1;
-        }
-    }
-    return 0;
+    uint64_t value;
+    if (!take_varint(cursor, LONG_BYTES_MAX, &value))
+        return 0;
+    *number = (int64_t)(value >> 1) ^ -(int64_t)(value & 1);
+    return 1;
 }
 
 static int pass_number(Cursor *cursor, int bytes_max)
