@@ -210,9 +210,12 @@ def read_header(frame: memoryview) -> tuple[RequestHeader, memoryview]:
         position += size
         if position > len(frame):
             raise MalformedRequestError("the client id runs over the end of the request")
-        client_id = str(frame[HEADER_BYTES_MIN:position], "utf-8", "replace")
-        if "\ufffd" in client_id:
-            client_id = client_id.replace("\ufffd", "?")  # no longer than it came: answers and other nodes get it too
+        name = frame[HEADER_BYTES_MIN:position]
+        try:
+            client_id = str(name, "utf-8")
+        except UnicodeDecodeError:
+            # No longer than it came: answers and other nodes get it too.
+            client_id = str(name, "utf-8", "replace").replace("\ufffd", "?")
     api = APIS.get(api_key)
     if api is not None and api.flexible_from <= api_version <= api.version_max:
         position = _skip_tagged_fields(frame, position)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 from kio.serial.readers import read_unsigned_varint
@@ -34,6 +34,7 @@ def header_class(api: Api, version: int) -> type[Any]:
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name)
 @FEW
 @given(correlation_id=st.integers(-(2**31), 2**31 - 1), client_id=client_ids)
+@example(correlation_id=0, client_id="\ufffd")
 def test_request_headers(api: Api, correlation_id: int, client_id: str | None) -> None:
     for version in range(api.version_min, api.version_max + 1):
         schema = header_class(api, version)

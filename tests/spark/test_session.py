@@ -1,5 +1,6 @@
 """The names that a session gives to the tables of a warehouse."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -114,6 +115,14 @@ def test_a_refused_query_is_said_once_also_after_a_server_has_configured_logging
     with pytest.raises(AnalysisException, match="no_such_column"):
         spark.range(1).selectExpr("no_such_column")
     assert "no_such_column" not in "".join(capfd.readouterr())
+
+    # pytest adds the handler of `caplog` to each logger that does not propagate.
+    handler, formatter = logging.NullHandler(), logging.Formatter("%(message)s")
+    handler.setFormatter(formatter)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).removeHandler(handler)
+    assert handler.formatter is formatter
 
 
 WITH_A_JVM_STARTED_AHEAD = """

@@ -104,7 +104,6 @@ def build_session(
         return spark
     with needed():
         from pyspark.errors import PySparkException
-        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     from py4j.protocol import Py4JError
 
@@ -121,8 +120,9 @@ def build_session(
         repair = "" if is_local(settings.spark_master) else ": start the cluster, or repair its address (spark_master)"
         raise SparkError(f"Spark did not start on {settings.spark_master}: {why}{repair}") from error
     for name in _NOISY_LOGGERS:
-        # By a level: `disabled` is taken back by whoever configures logging later, as uvicorn does.
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+        # By a level: `disabled` is taken back by whoever configures logging later, as uvicorn does. And as loggers of
+        # logging's own: PySpark's class puts its JSON format on each handler that is added, also on pytest's.
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     register_tables(spark, settings)
     return spark
 

@@ -44,7 +44,7 @@ async def test_who_sends_a_request_for_each_record_is_named_once(node: Node, cap
         await asyncio.to_thread(produce, node.port, "hasty", 100, awaits=True)
         await asyncio.to_thread(produce, node.port, "patient", 1_000, awaits=False)
         node.habits.judge(seconds=1.0)
-    [told] = [record.message for record in caplog.records if record.name == LOGGER]
+    [told] = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     assert re.fullmatch(
         r"client 'hasty' sends 1\d\d Produce requests a second with 1\.0 records each: .*linger\.ms.*", told
     )
@@ -68,7 +68,7 @@ async def test_who_asks_without_end_for_nothing_is_named(node: Node, caplog: pyt
     await asyncio.to_thread(poll, "restless", 0, 1.0)
     await asyncio.to_thread(poll, "calm", 500, 1.0)
     node.habits.judge(seconds=0.2)  # as if it had been shorter, however slow the machine is
-    [told] = [record.message for record in caplog.records if record.name == LOGGER]
+    [told] = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     assert told.startswith("client 'restless' sends ")
     assert "100 % of them for nothing: raise fetch.max.wait.ms" in told
 

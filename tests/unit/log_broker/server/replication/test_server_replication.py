@@ -193,7 +193,7 @@ async def test_a_replica_that_is_moved_away_tells_what_it_alone_had_acknowledged
     await produce(nodes[1], 5, first=100, acks=1)
     for node in nodes:
         node.replicas._drop_partition(TOPIC, 0)
-    told = [record.message for record in caplog.records if "gives up its log" in record.message]
+    told = [record.getMessage() for record in caplog.records if "gives up its log" in record.getMessage()]
     assert len(told) == 1, "followers have nothing that their leader had not"
     assert told[0].startswith(f"{TOPIC}-0: node 1 is no replica of it any more")
     assert "its offsets 10 to 14" in told[0]
