@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -32,9 +31,7 @@ MAIN_JOB_UNTIL = None if os.environ.get("FLUVIAL_ROTA") else datetime(2013, 3, 1
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports_in_a_row(1)
 
 
 @dataclass

@@ -128,7 +128,8 @@ class MixedGroupModel(RuleBasedStateMachine):
         self.deliver()
         for member in self.old_ones:
             if self.driver.now - member.heard_ms >= SESSION_MS:
-                member.owned = NO_PARTITIONS
+                # By its own clock; a coordinator that has begun again may not have missed it, so it must join again.
+                member.owned, member.is_in = NO_PARTITIONS, False
         for client in list(self.new_ones):
             if self.driver.now - self.heard[client.member_id] >= NEW_SESSION_MS:
                 self.new_ones.remove(client)
@@ -169,3 +170,12 @@ class MixedGroupModel(RuleBasedStateMachine):
 
 MixedGroupModel.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 test_a_group_whose_clients_are_exchanged = MixedGroupModel.TestCase
+
+
+def test_who_gave_up_after_the_coordinator_began_again_joins_again() -> None:
+    group = MixedGroupModel()
+    group.a_classic_member_joins(static=False)
+    group.time_passes(milliseconds=1_997)
+    group.the_coordinator_restarts()
+    group.time_passes(milliseconds=8_003)
+    group.teardown()
