@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from tests.free_ports import free_port
+
 FLUVIAL = str(Path(sys.executable).parent / "fluvial")
 ROOT = Path(__file__).parents[2]
 SAMPLE_SECONDS = 0.25
@@ -36,12 +37,6 @@ BUSY = 0.9
 _STEP = re.compile(r"(platform|contracts|events|Spark|tables|answers) ([\d.]+)")
 _PUBLISHED = re.compile(r"([\d,]+) records published in ([\d.]+) s")
 _TABLE = re.compile(r"^\s+((?:history|compacted|state|marts)\.\w+)\s+([\d,]+) rows\s+([\d.]+) s", re.MULTILINE)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Sampler:

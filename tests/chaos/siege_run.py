@@ -41,7 +41,7 @@ from log_broker.core.security.credentials import ScramMechanism
 from log_broker.core.security.scram import ScramClient
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request
-from tests.bench.broker.servers import free_ports
+from tests.free_ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 USER, PASSWORD = "carol", b"paper"

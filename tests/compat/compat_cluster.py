@@ -1,7 +1,6 @@
 """How many brokers the suites run against: one, or the three of `make compat BROKERS=3` with every topic on all."""
 
 import os
-import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,15 +17,6 @@ if TYPE_CHECKING:
 BROKERS = int(os.environ.get("FLUVIAL_COMPAT_BROKERS", "1"))
 COPIES = min(BROKERS, 3)
 START_SECONDS_MAX = 60.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def words_of(node_id: int, ports: Sequence[int]) -> tuple[str, ...]:

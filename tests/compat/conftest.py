@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat_cluster import BROKERS, Brokers, free_ports, words_of
+from compat_cluster import BROKERS, Brokers, words_of
 from secured import SECURE, Security, remember
+
+from tests.free_ports import free_ports
 
 # What is lost is noticed within seconds, so that tests need not wait for it.
 QUICK_GROUPS = tuple(

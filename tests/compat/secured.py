@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from tests.bench.broker.servers import free_ports
+from tests.free_ports import free_ports
 from tests.peers.secured_kafka import Authority, Pair
 
 SECURE = os.environ.get("FLUVIAL_COMPAT_SECURE") == "1"

@@ -13,12 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
-from compat_cluster import COPIES, free_ports
+from compat_cluster import COPIES
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from secured import java, librdkafka
 
 import log_broker
+from tests.free_ports import free_ports
 from tests.peers.kafka_jars import STREAMS_AND_CONNECT, kafka_command, lacking
 
 LACK = lacking(STREAMS_AND_CONNECT)

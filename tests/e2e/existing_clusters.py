@@ -1,8 +1,9 @@
 """Clusters that were there before fluvial: Apache Kafka from its own jars, and a Spark standalone cluster."""
 
-from local_platform import FLUVIAL, free_port
+from local_platform import FLUVIAL
 
 from tests.bench.broker.servers import Kafka
+from tests.free_ports import free_port
 from tests.standalone_spark import StandaloneSpark, Started
 
 

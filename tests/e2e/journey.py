@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dagster_page import served_by
 from installed import Done, Installed
-from local_platform import free_port
+
+from tests.free_ports import free_port
 
 
 @dataclass

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from free_ports import free_ports_in_a_row
 
 from fluvial.client_settings import kafka_properties_of
 from fluvial.kafka import KafkaCluster
 from fluvial.local.state import client_properties
 from fluvial.properties import NO_PROPERTIES
+from tests.free_ports import free_ports_in_a_row
 
 ROOT = Path(__file__).parents[2]
 FLUVIAL = Path(sys.executable).parent / "fluvial"
@@ -28,10 +28,6 @@ SECURED = bool(os.environ.get("FLUVIAL_TEST_SECURED"))
 BROKERS = 3 if SECURED else 1
 MAIN_JOB_UNTIL = None if os.environ.get("FLUVIAL_ROTA") else datetime(2013, 3, 1, tzinfo=UTC)
 """Of the year of flights each run of the tests takes the first months, and the rota all: None."""
-
-
-def free_port() -> int:
-    return free_ports_in_a_row(1)
 
 
 @dataclass

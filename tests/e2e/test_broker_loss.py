@@ -4,9 +4,10 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from free_ports import free_ports_in_a_row
 from local_platform import LocalPlatform
 from test_kill import assert_tables_are_exact
+
+from tests.free_ports import free_ports_in_a_row
 
 BROKERS = 3
 # The flights of a month, and the death comes in the middle of them.

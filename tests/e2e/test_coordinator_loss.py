@@ -23,7 +23,8 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from free_ports import free_ports_in_a_row
+
+from tests.free_ports import free_ports_in_a_row
 
 NODES = 3
 PARTITIONS = 3

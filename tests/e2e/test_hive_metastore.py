@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from free_ports import free_ports_in_a_row
 from hand_written_table import HandWrittenTable
 from init_project import InitProject
 from local_platform import LocalPlatform
 
 from fluvial.spark.jars import require_jars
+from tests.free_ports import free_ports_in_a_row
 from tests.peers.hive_metastore import hive_metastore
 
 pytestmark = pytest.mark.rota  # starts of Spark

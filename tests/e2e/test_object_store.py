@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from local_platform import FLUVIAL, ROOT, STEP_TIMEOUT_S, free_port
+from local_platform import FLUVIAL, ROOT, STEP_TIMEOUT_S
 
+from tests.free_ports import free_port
 from tests.peers.python_programs import python_of
 
 ROWS = 12

@@ -23,7 +23,9 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from local_platform import ROOT, free_port, wait_until
+from local_platform import ROOT, wait_until
+
+from tests.free_ports import free_port
 
 NODES, PARTITIONS = 3, 3
 # From before the roles of doctor and alerts; its metadata.version is the present one.

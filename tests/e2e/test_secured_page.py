@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 from dagster_page import STEP_SECONDS_MAX, browser_at, chromium
-from free_ports import free_ports_in_a_row
-from local_platform import FLUVIAL, free_port, wait_until
+from local_platform import FLUVIAL, wait_until
 
 from fluvial.local.state import SECURITY
+from tests.free_ports import free_port, free_ports_in_a_row
 
 
 @pytest.mark.rota  # Dagster's page and a browser

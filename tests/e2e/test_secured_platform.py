@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from free_ports import free_ports_in_a_row
 
 from fluvial.client_settings import kafka_properties_of
 from fluvial.kafka import KafkaCluster
 from fluvial.local.state import SECURITY
+from tests.free_ports import free_ports_in_a_row
 
 pytestmark = pytest.mark.e2e
 

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 from clean_machine import CleanMachine, why_none
 from dagster_page import PATIENCE, STEP_SECONDS_MAX, browser_at, chromium, served_by, wait_for_runs
-from free_ports import free_ports_in_a_row
-from local_platform import BROKERS, ROOT, SECURED, free_port
+from local_platform import BROKERS, ROOT, SECURED
+
+from tests.free_ports import free_port, free_ports_in_a_row
 
 TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
 TUTORIAL_COMMANDS_MAX = 9

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_ports import free_ports_in_a_row
 from init_project import InitProject
 from local_platform import wait_until
 
+from tests.free_ports import free_ports_in_a_row
 from tests.peers.python_programs import python_of
 from tests.peers.unity_catalog import UnityCatalogError, UnityServer, require_server, unity_server
 

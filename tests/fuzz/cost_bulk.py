@@ -24,20 +24,14 @@ if __name__ == "__main__":
 from cost_corpus import LAST, World, make_world
 from cost_meter import COLLECTION_SECONDS_MAX, Meter, MeteredLoop, is_long, limit_memory
 from cost_mutations import NO_REQUEST, REQUEST_BYTES_MAX, frames_of, random_case
-from cost_node import (
-    ADDRESS_SPACE,
-    BUDGET_BYTES,
-    MEMORY_SLACK,
-    SETTINGS,
-    free_ports,
-    numbers_of,
-)
+from cost_node import ADDRESS_SPACE, BUDGET_BYTES, MEMORY_SLACK, SETTINGS, numbers_of
 from fuzz_node import Wire, framed
 from fuzz_requests import RequestFuzzer
 
 from log_broker.records import build_batch
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.control import description_of
+from tests.free_ports import free_ports
 
 SEARCHED_SHARE = 0.05  # of the requests come from the search for cost
 TURNS_MAX = 8  # of one request: what waits longer waits

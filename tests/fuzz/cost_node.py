@@ -26,6 +26,8 @@ if __name__ == "__main__":
 
 from cost_meter import Meter, MeteredLoop, limit_memory
 
+from tests.free_ports import free_ports
+
 ADDRESS_SPACE = 4 << 30
 TURN_SECONDS_KILLED = 5.0
 START_SECONDS_MAX = 60.0
@@ -243,16 +245,6 @@ async def _serve(folder: Path, loop: MeteredLoop, told: TextIO) -> None:
         print(json.dumps(numbers_of(loop.servers[0]())), file=told, flush=True)  # type: ignore[operator]
 
     await run(NodeOptions(broker=config, registry_port=ports[1]), ready)
-
-
-def free_ports(count: int) -> list[int]:
-    import socket
-
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def main() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 from cost_corpus import VARIANTS, World, values_of
 from cost_mutations import BITS, NO_REQUEST, Case, Mutation, edges_of, places_of, request_of, versions_of
-from cost_node import CostNode, DeadNodeError, free_ports
+from cost_node import CostNode, DeadNodeError
 from cost_search import Cost, Finding, Search
 from fuzz_node import Wire, framed
 
 from log_broker.wire.apis import ApiKey
+from tests.free_ports import free_ports
 
 NODES = 3
 EPOCH_MAX = 1 << 20  # no quorum has come so far in a run as short as this

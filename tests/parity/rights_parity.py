@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tests.free_ports import free_ports
+
 sys.path.append(str(Path(__file__).parents[1] / "unit/log_broker/server"))
 
 from api_rights import CASES, CLUSTER, GROUP, ORDERS_ID, TOPIC, TXN, Case, O, acl
@@ -37,7 +39,7 @@ from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.control import description_of, read_response, write_request
 from log_broker.wire.messages import shape_of
 from log_broker.wire.refusals import _blank
-from tests.bench.broker.servers import KAFKA_ID, free_ports
+from tests.bench.broker.servers import KAFKA_ID
 from tests.peers.kafka_jars import run_kafka, start_kafka
 
 BATCH = bytes(build_batch([(0, None, b"x", ())]))

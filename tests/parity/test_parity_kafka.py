@@ -5,7 +5,6 @@ With FLUVIAL_TEST_KAFKA=1 a Kafka is started and asked; without, our broker is h
 """
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from confluent_kafka.admin import (
 import log_broker
 from log_broker.config.broker import BROKER_ALIASES, BROKER_KEYS
 from log_broker.config.topic_keys import TOPIC_KEYS, broker_name
+from tests.free_ports import free_ports
 from tests.peers.kafka_jars import lacking, run_kafka, start_kafka
 
 WITH_KAFKA = pytest.mark.skipif(
@@ -66,16 +66,6 @@ controller.listener.names=CONTROLLER
 log.dirs={data}
 offsets.topic.replication.factor=1
 """
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.fixture(scope="module")

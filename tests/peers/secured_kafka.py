@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from fluvial.local import certificates
-from tests.bench.broker.servers import KAFKA_ID, KAFKA_PROPERTIES, Kafka, free_ports
+from tests.bench.broker.servers import KAFKA_ID, KAFKA_PROPERTIES, Kafka
+from tests.free_ports import free_ports
 from tests.peers.kafka_jars import run_kafka
 
 USER = "ada"

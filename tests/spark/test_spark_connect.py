@@ -24,6 +24,7 @@ from fluvial.config import Settings
 from fluvial.spark.jars import require_jars
 from fluvial.spark.session import session_conf
 from fluvial.testing import embedded_platform
+from tests.free_ports import free_port
 
 pytestmark = [
     pytest.mark.spark,
@@ -110,12 +111,6 @@ class Place:
             said, problems = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, f"{said}\n{problems}"
         return said
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

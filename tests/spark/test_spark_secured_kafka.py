@@ -24,7 +24,7 @@ from fluvial.spark.kafka import Span, TopicError, read_span, topic_bounds
 from fluvial.tables import history
 from fluvial.tables.drive.runner import materialize
 from fluvial.tables.inspect.verify import verify
-from tests.bench.broker.servers import free_ports
+from tests.free_ports import free_ports
 from tests.peers.kafka_jars import lacking
 from tests.peers.secured_kafka import PASSWORD, SCRAM_PASSWORD, Authority, SecuredKafka
 

@@ -27,7 +27,8 @@ from log_broker.core.security.authorizer import Authorizer
 from log_broker.core.security.principal import Principal
 from tests.bench.broker.arena import PROGRESS, Scale
 from tests.bench.broker.measuring import Sample, drive, median, topic
-from tests.bench.broker.servers import ROOT, Ours, free_ports
+from tests.bench.broker.servers import ROOT, Ours
+from tests.free_ports import free_ports
 from tests.peers.secured_kafka import Authority
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -21,6 +21,7 @@ from typing import IO
 import psutil
 from confluent_kafka import KafkaException, Producer
 
+from tests.free_ports import free_ports
 from tests.peers.kafka_jars import kafka_command, run_kafka
 
 ROOT = Path(__file__).parents[3]
@@ -74,18 +75,6 @@ class Memory:
 
     rss: float
     pss: float
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now; different ones, because all are held before any is let go."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Broker(ABC):

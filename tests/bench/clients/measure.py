@@ -14,8 +14,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.bench.broker.servers import free_ports
 from tests.bench.cluster.servers import OurMember
+from tests.free_ports import free_ports
 
 START_SECONDS_MAX = 60.0
 PATIENCE_SECONDS = 120.0

@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.mirror import Mirror
-from tests.bench.broker.servers import free_ports
 from tests.bench.clients.measure import PATIENCE_SECONDS, Figure, nodes, quantile, read
+from tests.free_ports import free_ports
 
 TOPIC = "orders"
 DISTANCE_SECONDS = 0.1

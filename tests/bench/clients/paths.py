@@ -17,8 +17,9 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from tests.bench.broker.servers import ROOT, free_ports
+from tests.bench.broker.servers import ROOT
 from tests.bench.clients.measure import Figure, Nodes, nodes, producer, quantile, rate, read, reader
+from tests.free_ports import free_ports
 
 MIB = 1 << 20
 

@@ -22,7 +22,8 @@ from confluent_kafka.admin import AdminClient
 from fluvial import kafka
 from fluvial.cluster.picture import picture_of
 from fluvial.cluster.wire import ClusterLink
-from tests.bench.broker.servers import KAFKA_FLAGS, KAFKA_PROPERTIES, ROOT, Broker, Memory, free_ports
+from tests.bench.broker.servers import KAFKA_FLAGS, KAFKA_PROPERTIES, ROOT, Broker, Memory
+from tests.free_ports import free_ports
 from tests.peers.kafka_jars import kafka_command, run_kafka
 
 NODES = 3

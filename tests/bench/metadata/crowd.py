@@ -16,8 +16,9 @@ from log_broker.core.cluster.controller import CreateTopic
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import BrokerFenced, MetadataRecord
 from log_broker.core.raft.voters import ReplicaKey, Voter
-from tests.bench.broker.servers import ROOT, Broker, free_ports
+from tests.bench.broker.servers import ROOT, Broker
 from tests.bench.metadata.fake_broker import PATIENCE_MS, FakeBroker
+from tests.free_ports import free_ports
 
 CONTROLLER_ID = 0
 COPIES = 3

@@ -14,8 +14,9 @@ from statistics import median
 from rich.progress import Progress
 
 from fluvial.spark.jars import require_jars
-from tests.bench.main_path import FLUVIAL, ROOT, free_port
+from tests.bench.main_path import FLUVIAL, ROOT
 from tests.bench.state.events import TOPIC, Contract, Source
+from tests.free_ports import free_port
 
 OURS, BY_HAND = "fluvial run", "by hand"
 ROUNDS = 5

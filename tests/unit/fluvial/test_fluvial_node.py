@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -20,16 +19,9 @@ from fluvial.http_doors import check_http_exposure, metrics_security
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.security.listeners import Protocol
 from log_broker.errors import BrokerError
+from tests.free_ports import free_ports
 
 PROBES = ("healthz", "readyz")
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def test_metrics_are_served_on_a_port_of_their_own(tmp_path: Path) -> None:

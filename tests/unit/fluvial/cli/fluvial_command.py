@@ -2,9 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -13,24 +11,11 @@ from typing import Any
 
 from command_forks import forks
 
+from tests.free_ports import free_ports_in_a_row
+
 FLUVIAL = Path(sys.executable).parent / "fluvial"
 TIMEOUT_SECONDS = 120
 NODES_MAX = 5
-# Below those that systems give to outgoing connections, which would take them before a node that starts later.
-PORTS = range(15_000, 32_000)
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nothing listens on."""
-    while True:
-        port = random.choice(PORTS[:-count])
-        try:
-            for number in range(port, port + count):
-                with socket.socket() as trial:
-                    trial.bind(("127.0.0.1", number))
-        except (OSError, OverflowError):
-            continue
-        return port
 
 
 @dataclass
@@ -38,7 +23,7 @@ class Cli:
     """The command in a working directory, with a data directory and ports that no other test uses."""
 
     cwd: Path
-    port: int = field(default_factory=lambda: free_ports(2 * NODES_MAX))
+    port: int = field(default_factory=lambda: free_ports_in_a_row(2 * NODES_MAX))
 
     @property
     def registry_port(self) -> int:

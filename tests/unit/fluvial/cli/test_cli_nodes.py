@@ -18,13 +18,14 @@ from typing import Any
 import psutil
 import pytest
 from adbc_driver_flightsql import dbapi
-from fluvial_command import FLUVIAL, Cli, free_ports
+from fluvial_command import FLUVIAL, Cli
 
 from fluvial.cli.cluster import nodes
 from fluvial.local.probe import Cluster, Nobody, ask, registry_answers
 from fluvial.local.start import Running
 from fluvial.local.state import NodeSpec, Platform
 from fluvial.local.status import NodeStatus
+from tests.free_ports import free_port
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -91,7 +92,7 @@ def test_status_shows_contracts_that_differ_from_the_registry(cli: Cli) -> None:
 
 
 def test_metrics_are_served_where_they_are_asked_for_and_shown(cli: Cli) -> None:
-    port = free_ports(1)
+    port = free_port()
     (cli.cwd / "fluvial.toml").write_text(f"metrics_port = {port}\n")
     cli.up()
     url = f"http://127.0.0.1:{port}/metrics"
@@ -382,7 +383,7 @@ def asked_by_flight(port: int) -> list[tuple[Any, ...]]:
 
 
 def test_a_server_comes_and_goes_with_the_nodes(cli: Cli) -> None:
-    port = free_ports(1)
+    port = free_port()
     cli.up("--serve", "--serve-port", str(port))
     assert served(port)
     server = cli.status()["server"]
@@ -393,7 +394,7 @@ def test_a_server_comes_and_goes_with_the_nodes(cli: Cli) -> None:
     assert cli.status()["server"] == server
     kill(server["pid"])
     assert cli.status()["server"] is None
-    flight_port = free_ports(1)
+    flight_port = free_port()
     with_flight = ("--serve", "--serve-port", str(port), "--flight-port", str(flight_port))
     assert f"Flight SQL at grpc://127.0.0.1:{flight_port}" in cli.run("up", "--detach", *with_flight).stderr
     again = cli.status()["server"]
@@ -414,7 +415,7 @@ def test_a_server_comes_and_goes_with_the_nodes(cli: Cli) -> None:
 
 
 def test_a_server_that_cannot_start_says_why_and_the_nodes_go_on(cli: Cli) -> None:
-    port = free_ports(1)
+    port = free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
@@ -426,7 +427,7 @@ def test_a_server_that_cannot_start_says_why_and_the_nodes_go_on(cli: Cli) -> No
 
 
 def test_up_in_the_foreground_stops_its_server_too(cli: Cli) -> None:
-    port = free_ports(1)
+    port = free_port()
     words = ("--port", str(cli.port), "--registry-port", str(cli.registry_port), "--serve", "--serve-port", str(port))
     with cli.start("up", *words) as process:
         wait_until(lambda: served(port))

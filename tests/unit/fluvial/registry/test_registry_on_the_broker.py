@@ -3,14 +3,11 @@
 import asyncio
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,7 @@ from fluvial.registry.model.registry import SCHEMAS_TOPIC, Registry
 from log_broker.config.broker import BrokerConfig
 from log_broker.server.node import Node
 from log_broker.server.partitions.internal_log import TopicLog
+from tests.free_ports import free_port
 
 START_SECONDS_MAX = 60
 
@@ -49,14 +47,6 @@ async def test_a_restart_finds_everything(tmp_path: Path) -> None:
         assert (await register(restarted, "new", record_schema("z"))).id == registry.state.highest_id + 1
     finally:
         await node.stop()
-
-
-def free_port() -> int:
-    """A port below those that the system gives to outgoing connections, which would take it before the node starts."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 class NodeProcess:

@@ -1,7 +1,6 @@
 """Several nodes in one loop, over real sockets: a metadata quorum whose nodes a test stops, kills and starts again."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from log_broker.config.broker import BrokerConfig
 from log_broker.core.cluster.features import SUPPORTED, Ranges
 from log_broker.server.node import Node
 from log_broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from tests.free_ports import free_ports
 
 # Elections within about a second, and none because a busy machine held up a loop for half of one.
 QUICK = {
@@ -26,18 +26,6 @@ async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> No
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0.005)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 class NodeCluster:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from certificates import Authority
 from confluent_kafka import Producer
-from node_cluster import NodeCluster, cluster_of, eventually, free_ports
+from node_cluster import NodeCluster, cluster_of, eventually
 
 from log_broker.config.broker import BrokerConfig
 from log_broker.core.security.listeners import Account
@@ -17,6 +17,7 @@ from log_broker.server.net.dispatch import dispatch_while_starting
 from log_broker.server.net.peers import PeerLink
 from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
+from tests.free_ports import free_ports
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="node" password="{}";'
 # Handshakes of all nodes share one event loop with everything else here.

@@ -10,12 +10,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from node_client import client_of
-from node_cluster import NodeCluster, cluster_of, eventually, free_ports
+from node_cluster import NodeCluster, cluster_of, eventually
 
 from log_broker.core.cluster.controller import CreateTopic
 from log_broker.server.node import Node
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.wire.apis import ApiKey
+from tests.free_ports import free_ports
 
 
 @pytest.fixture

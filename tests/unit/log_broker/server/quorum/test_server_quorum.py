@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from node_client import client_of
-from node_cluster import NodeCluster, cluster_of, eventually, free_ports
+from node_cluster import NodeCluster, cluster_of, eventually
 
 from log_broker.core.cluster.controller import CreateTopic
 from log_broker.core.raft.effects import AddVoter, RemoveVoter
@@ -17,6 +17,7 @@ from log_broker.records import build_batch
 from log_broker.server.node import Node
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.quorum import LISTENER, as_uuid
+from tests.free_ports import free_ports
 
 
 async def make(node: Node, name: str, **fields: Any) -> None:

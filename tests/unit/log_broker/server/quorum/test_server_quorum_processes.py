@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from node_cluster import QUICK, free_ports
+from node_cluster import QUICK
 
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.control import read_response, write_request
+from tests.free_ports import free_ports
 
 SECONDS_MAX = 60.0
 
