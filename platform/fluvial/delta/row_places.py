@@ -4,6 +4,8 @@ The rows of some keys in a table on this machine, and where they lie: read here,
 The columns of the key are read of each file that may hold one of the keys, and the other columns only of files that do.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,9 +24,12 @@ from fluvial.delta.snapshot import Snapshot, read_snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 Numbers = NDArray[np.int64]
 
+# What columns of one file can be cast to those of another for; nested values may have other fields.
+_PLAIN = re.compile(r"string|byte|short|integer|long|boolean|date|timestamp(_ntz)?|float|double|binary|decimal\(.*")
 # Looking through more is work for many machines.
 ROWS_MAX = 20_000_000
 # Decoded at once of the columns beside the key, of which some may be wide.
@@ -73,6 +78,18 @@ def table_here(path: str, version: int) -> Snapshot | None:
     properties = snapshot.properties
     is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
     return None if is_mapped or any(name.startswith("delta.constraints.") for name in properties) else snapshot
+
+
+def plain_schema(snapshot: Snapshot) -> "pa.Schema | None":
+    """
+    The columns of a table in Arrow; None where one is of nested values, which files may have otherwise than the table.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    if not all(_PLAIN.fullmatch(each.type) for each in snapshot.columns):
+        return None
+    return to_arrow_schema(StructType.fromJson(json.loads(snapshot.schema)))
 
 
 def find_rows(path: str, snapshot: Snapshot, keys: "pa.Table", schema: "pa.Schema") -> Found:
@@ -172,23 +189,38 @@ def _in_file(
     path: str, coded: KeyNumbers, schema: "pa.Schema", added: Mapping[str, Any]
 ) -> "tuple[pa.Table, Numbers, Numbers]":
     """The rows that are looked for, the number of the key of each, and that of its row in the file."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     name = data_file(path, added)
     with explained_file(str(name)), pq.ParquetFile(name, coerce_int96_timestamp_unit="us") as file:
-        slots = coded.of(file.read([*coded.names]).select([*coded.names]).cast(coded.schema))
+        slots = coded.of(_as(file.read([*coded.names]), coded.schema, file.metadata.num_rows))
         vector = added.get("deletionVector")
         if vector:
             slots[np.asarray(marked_rows(path, vector).to_array(), np.int64)] = -1
         numbers = np.flatnonzero(slots >= 0)
-        parts, begin = [], 0
-        if len(numbers) and schema.names:
-            for batch in file.iter_batches(batch_size=_ROWS_A_PART, columns=schema.names):
-                first, last = np.searchsorted(numbers, (begin, begin + batch.num_rows))
-                if first < last:
-                    part = pa.Table.from_batches([batch.take(pa.array(numbers[first:last] - begin))])
-                    parts.append(part.select(schema.names).cast(schema))
-                begin += batch.num_rows
-    rows = pa.concat_tables(parts) if parts else schema.empty_table()
+        rows = rows_at(file, numbers, schema) if schema.names else schema.empty_table()
     return rows, slots[numbers], numbers
+
+
+def rows_at(file: "pq.ParquetFile", numbers: Numbers, schema: "pa.Schema") -> "pa.Table":
+    """
+    The rows of a data file with these numbers, which ascend.
+    """
+    import pyarrow as pa
+
+    parts, begin = [], 0
+    for batch in file.iter_batches(batch_size=_ROWS_A_PART, columns=schema.names) if len(numbers) else ():
+        first, last = np.searchsorted(numbers, (begin, begin + batch.num_rows))
+        if first < last:
+            part = pa.Table.from_batches([batch.take(pa.array(numbers[first:last] - begin))])
+            parts.append(_as(part, schema, last - first))
+        begin += batch.num_rows
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _as(rows: "pa.Table", schema: "pa.Schema", count: int) -> "pa.Table":
+    """So many rows of a file in the columns of a schema; a file from before a column was added does not have it."""
+    import pyarrow as pa
+
+    values = {name: rows[name] if name in rows.column_names else pa.nulls(count) for name in schema.names}
+    return pa.table(values).cast(schema)

@@ -4,18 +4,19 @@ The keys of a pipeline whose rows may differ from those that its table has, and 
 They are the keys of all rows that came to an input or went since the version that the table was made from.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fluvial.delta.changes_here import changed_files, changes_here
+from fluvial.delta.errors import LostFileError
 from fluvial.delta.file_stats import Bounds, FileStats, Key, comparable_type, marked_rows, of_action, ranges
 from fluvial.delta.log import TableLog
 from fluvial.delta.mart_stamp import InputVersion
-from fluvial.delta.row_swap import row_changes
+from fluvial.delta.row_swap import knows_delta, row_changes
 from fluvial.tables.declare.declarations import Pipeline
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _OF_ROWS = frozenset(
 _PLAIN = frozenset({"string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "timestamp", "timestamp_ntz"})
 _COMMITS_MAX = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOST = "files of the versions in between are gone (VACUUM)"
 _LOST_FILE = ("FileNotFoundException", "FILE_NOT_EXIST", "DELTA_FILE_NOT_FOUND")
 
 
@@ -146,17 +148,11 @@ def rows_changed(log: TableLog, since: int, until: int) -> int:
     """
     total = 0
     for version in range(since + 1, until + 1):
-        files: dict[str, dict[str, Any]] = defaultdict(dict)
-        for action in log.actions(version):
-            for kind in ("add", "remove"):
-                file = action.get(kind)
-                if file is not None and file.get("dataChange", True):
-                    files[file["path"]][kind] = file
-        for file in files.values():
-            if len(file) == 1:
-                total += sum(of_action(each, {}).rows for each in file.values())
-            else:  # one that stays, in which other rows are marked
-                total += abs(marked_rows(file["add"]) - marked_rows(file["remove"]))
+        for before, after in changed_files(log, version):
+            if before is not None and after is not None:  # one that stays, in which other rows are marked
+                total += abs(marked_rows(after) - marked_rows(before))
+            else:
+                total += sum(of_action(each, {}).rows for each in (before, after) if each is not None)
     return total
 
 
@@ -223,7 +219,7 @@ def changed_keys(
     parts = list(also)
     for table, path in declaration.paths.items():
         if until[table] != since[table].version and path is not None:
-            changes = read_changes(session, logs[table], table, since[table].version, until[table])
+            changes = read_changes(session, logs[table], table, since[table].version, until[table], few=few)
             parts.append(keys(table, changes))
     if not parts:
         # Nothing but files that were written together.
@@ -264,7 +260,7 @@ def explain_lost_changes() -> Iterator[None]:
         yield
     except Exception as error:
         if any(mark in str(error) for mark in _LOST_FILE):
-            raise UnreadableChangesError("files of the versions in between are gone (VACUUM)") from error
+            raise UnreadableChangesError(_LOST) from error
         raise
 
 
@@ -272,16 +268,24 @@ def _gathered(rows: "DataFrame", *, few: bool) -> ChangedKeys:
     return _collected(rows) if few and _are_plain(rows) else _counted(rows)
 
 
-def read_changes(session: "SparkSession", log: TableLog, table: str, since: int, until: int) -> "DataFrame":
+def read_changes(
+    session: "SparkSession", log: TableLog, table: str, since: int, until: int, *, few: bool
+) -> "DataFrame":
     """
-    The rows that came to a table and went, as :func:`~fluvial.delta.row_swap.row_changes` has them.
+    The rows that came to a table and went, as :func:`~fluvial.delta.row_swap.row_changes` has them; where there are
+    `few`, they may be read already.
 
     Raises :class:`UnreadableChangesError`.
     """
     from pyspark.errors import AnalysisException
 
     try:
+        here = changes_here(session, log.path, since=since, until=until) if few and knows_delta(session) else None
+        if here is not None:
+            return here
         changes = row_changes(session, log.path, since=since, until=until)
+    except LostFileError as error:
+        raise UnreadableChangesError(_LOST) from error
     except AnalysisException as error:
         raise UnreadableChangesError(f"the changes of {table} cannot be read") from error
     if changes is None:

@@ -43,7 +43,7 @@ from fluvial.tables.refresh.mart_look import refreshed
 from fluvial.tables.refresh.obstacles import have_vectors
 from fluvial.tables.refresh.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
-from fluvial.tables.refresh.rows_here import RowsHere, TableHere, places_here
+from fluvial.tables.refresh.rows_here import RowsHere, TableHere, input_here, places_here
 from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 
 if TYPE_CHECKING:
@@ -90,22 +90,34 @@ class KeyRefresh:
 
         Raises DeclarationError where it cannot be computed key by key.
         """
-        frames = []
-        inputs = self._inputs(plan)
-        for number, (table, at) in enumerate(plan.wanted.inputs.items()):
-            frame = read_input(self.session, self.warehouse.path(table), at.version)
-            path = self.declaration.paths[table]
-            if plan.changed is not None and path is not None:
-                if table in plan.pruned:
-                    frame = plan.changed.within(frame, plan.pruned[table].files, path)
-                frame = inputs.of_keys(table, frame, plan.changed)
-            else:
-                frame = inputs.keyed(table, frame)
-            frames.append(marked(inputs.whole(table, frame), number))
+        frames = self._frames(plan, here=False)
         answer = transformed(self.declaration, frames)
         if not is_client(self.session):
             self._check(frames, answer)
         return answer
+
+    def _frames(self, plan: Plan, *, here: bool) -> "list[DataFrame]":
+        """What the transform is called with; with `here`, few rows may be read already."""
+        frames = []
+        inputs = self._inputs(plan)
+        for number, (table, at) in enumerate(plan.wanted.inputs.items()):
+            path = self.declaration.paths[table]
+            if plan.changed is not None and path is not None:
+                frame = inputs.of_keys(table, self._near(plan, plan.changed, table, at.version, here), plan.changed)
+            else:
+                frame = inputs.keyed(table, read_input(self.session, self.warehouse.path(table), at.version))
+            frames.append(marked(inputs.whole(table, frame), number))
+        return frames
+
+    def _near(self, plan: Plan, changed: ChangedKeys, table: str, version: int, here: bool) -> "DataFrame":
+        """The rows of an input among which those of the keys that changed are: what of it is easily left out is."""
+        where, path = self.warehouse.path(table), self.declaration.paths[table] or ()
+        if here and plan.work is not None and not self._may_have_own_values(plan):
+            rows = input_here(self.session, where, version, steps=path, changed=changed, share=plan.work.share)
+            if rows is not None:
+                return rows
+        rows = read_input(self.session, where, version)
+        return changed.within(rows, plan.pruned[table].files, path) if table in plan.pruned else rows
 
     def _check(self, frames: "list[DataFrame]", answer: "DataFrame") -> None:
         """Raise DeclarationError for an answer that cannot be computed key by key."""
@@ -132,7 +144,10 @@ class KeyRefresh:
             parts, plan = None, replace(plan, since=None, reason=str(error))
         if carried is not None:
             return carried.commit
-        answer = self.answer(plan)
+        # By keys, it was looked at when the same code made the table of the same columns.
+        answer = (
+            self.answer(plan) if plan.changed is None else transformed(self.declaration, self._frames(plan, here=True))
+        )
         if plan.road != "full" and not can_swap(self.session, self.path, answer):
             # Of one that was made before it had a key, or whose inputs got columns.
             whole = Plan(wanted=plan.wanted, before=plan.before, changed=None, reason="rows of the table's columns "
@@ -180,12 +195,15 @@ class KeyRefresh:
         How each column of the table is added up where its rows are made of the rows that came and the table's own; None
         where the transform or the changes are not such, or too many.
         """
-        is_plain = len(self.declaration.inputs) == 1 and not self.declaration.windows
-        if not is_plain or self.declaration.aggregation is not None or not self._came_alone(plan):
+        if not self._may_have_own_values(plan):
             return None
         values = own_parts(answer, self.declaration.key, self.declaration.inputs)
         can = values is not None and can_merge_values(values, self.declaration.key, dict(answer.dtypes))
         return values if can else None
+
+    def _may_have_own_values(self, plan: Plan) -> bool:
+        is_plain = len(self.declaration.inputs) == 1 and not self.declaration.windows
+        return is_plain and self.declaration.aggregation is None and self._came_alone(plan)
 
     def _came_alone(self, plan: Plan) -> bool:
         """Whether few rows came to the first input, and none went."""
@@ -204,7 +222,10 @@ class KeyRefresh:
         if values is None or plan.since is None:
             return None
         log, since, until = self._first_input(plan, plan.since)
-        changes = read_changes(self.session, log, self.declaration.inputs[0], since, until)
+        try:
+            changes = read_changes(self.session, log, self.declaration.inputs[0], since, until, few=True)
+        except UnreadableChangesError:
+            return None
         came = transformed(self.declaration, [marked(changes.drop(CHANGE, CHANGED_AT).coalesce(1), 0)])
         looked = [look_row_by_row(each, (0,), self.declaration.inputs).plan for each in (answer, came)]
         if looked[0] is None or looked[0] != looked[1]:
@@ -232,24 +253,28 @@ class KeyRefresh:
         if here is not None:
             return commit_once(self.log, stamp, above=version, write=lambda: own.put(here, stamp))
         steps = [f"`{column}`" for column in self.declaration.key]
-        table = located(self.session, self.path, version)
-        columns = [f"`{name}`" for name in table.columns if name not in {FILE, ROW}]
+        columns = [f"`{name}`" for name in read_input(self.session, self.path, version).columns]
         # Null for a row that is new; of a key that did not change it fails.
         came = changed.known(answer.select(*columns), steps, self._stray())
         files = max(1, min(parallelism(self.session), changed.keys // KEYS_A_FILE))
         places = places_here(self.path, version, self.declaration.key, changed)
+        few = None if places is None or plan.work is None else own.columns_of_few(plan.work.share)
 
         def swap() -> None:
             if places is None:
+                table = located(self.session, self.path, version)
                 old = changed.of(table, steps).selectExpr(*columns, FILE, ROW, f"false AS {WRITTEN}")
                 nowhere = (f"CAST(NULL AS STRING) AS {FILE}", f"CAST(NULL AS BIGINT) AS {ROW}")
                 rows = came.selectExpr(*columns, *nowhere, f"{KNOWN} AS {WRITTEN}").unionAll(old)
                 swap_located(self.session, self.path, rows, version=version, stamp=stamp, files=files)
                 return
-            removed = sum(map(len, places.values()))
             written = came.where(KNOWN).select(*columns)
-            swap_rows(self.session, self.path, written, places, version=version,
-                      stamp=replace(stamp, removed=removed), files=files)  # fmt: skip
+            replaced = replace(stamp, removed=sum(map(len, places.values())))
+            if few is not None:
+                rows = written.toArrow().select(few.names).cast(few)
+                own.put(RowsHere(rows=rows, places=places), replaced)
+                return
+            swap_rows(self.session, self.path, written, places, version=version, stamp=replaced, files=files)
 
         def write() -> None:
             try:

@@ -184,7 +184,7 @@ class LateTable:
             seen[table] = dict(before)
             if not changes:
                 continue
-            rows = read_changes(self.session, log, table, at.version, until).drop(CHANGE, CHANGED_AT)
+            rows = read_changes(self.session, log, table, at.version, until, few=False).drop(CHANGE, CHANGED_AT)
             windows.check(rows, f'pipeline("{self.declaration.name}")', table)
             came = arrived(windows, rows)
             if any(each.first <= before[number][0] for number, each in came.items() if number in before):

@@ -147,7 +147,8 @@ class PartRefresh:
 
     def _changed_rows(self) -> "DataFrame":
         table, log, since, until = self._input
-        return self.inputs.keyed(table, read_changes(self.session, log, table, since, until))
+        few = self.work.changed <= ROWS_HERE_MAX
+        return self.inputs.keyed(table, read_changes(self.session, log, table, since, until, few=few))
 
     def _changes(self) -> "DataFrame":
         return self.aggregation.changed_parts(self._changed_rows(), _WEIGHT, only_came=self._only_came)

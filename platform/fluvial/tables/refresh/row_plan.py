@@ -167,7 +167,7 @@ class RowPlanner:
         frames = {}
         for table in changed:
             since, until = self._mart.since.inputs[table].version, self._mart.wanted.inputs[table].version
-            changes = read_changes(self.session, self._mart.input_logs[table], table, since, until)
+            changes = read_changes(self.session, self._mart.input_logs[table], table, since, until, few=False)
             frames[table] = changes.where(f"{CHANGE} = '{kind}'").drop(CHANGE, CHANGED_AT)
         # Where no row changed, only that files were written together, the answer is that of no rows.
         return self._answer(frames) if changed else self._answer({}).where(_NOTHING)

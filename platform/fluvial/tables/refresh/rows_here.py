@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.arrow_files import write_file
 from fluvial.delta.mart_stamp import MartStamp
-from fluvial.delta.row_places import find_rows, table_here
+from fluvial.delta.row_places import find_rows, plain_schema, table_here
 from fluvial.delta.row_swap import swap_files
-from fluvial.tables.plan.changed_keys import ChangedKeys
+from fluvial.delta.snapshot import Snapshot
+from fluvial.tables.plan.changed_keys import ChangedKeys, key_columns
 from fluvial.tables.plan.part_merge import UnmergedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BYTES_HERE_MAX = 128 << 20
 """So many bytes of a table's files hold the rows that are made again here."""
+FEW_ROWS_MAX = 200_000
+"""So many rows of an input are read here, and so many of the table written."""
+FEW_BYTES_MAX = 16 << 20
+"""So many bytes of a table's files hold these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +60,11 @@ class TableHere:
         The rows of the keys of `came`, each merged with the `columns` of the table's row of the same key; None where
         that cannot be done here, or the table has other columns than those `of` which it should be.
         """
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
-
         snapshot = table_here(self.path, self.version)
         if snapshot is None or snapshot.bytes * came.num_rows > BYTES_HERE_MAX * max(snapshot.rows or 0, came.num_rows):
             return None
-        schema = to_arrow_schema(StructType.fromJson(json.loads(snapshot.schema)))
-        if of is not None and {*of} != {*schema.names}:
+        schema = plain_schema(snapshot)
+        if schema is None or (of is not None and {*of} != {*schema.names}):
             return None
         keys = came.select([*self.key]).cast(_part(schema, self.key))
         found = find_rows(self.path, snapshot, keys, _part(schema, columns))
@@ -70,6 +72,16 @@ class TableHere:
             return RowsHere(rows=merge(came, found.by_key(), schema), places=found.places)
         except UnmergedError:
             return None
+
+    def columns_of_few(self, share: float) -> "pa.Schema | None":
+        """
+        The table's columns as rows written here have them; None where these are about too great a `share` of the
+        table's, or of columns that are for Spark to write.
+        """
+        snapshot = table_here(self.path, self.version)
+        if snapshot is None or not _are_few(snapshot, share) or not all(each.nullable for each in snapshot.columns):
+            return None
+        return plain_schema(snapshot)
 
     def put(self, here: RowsHere, stamp: MartStamp) -> None:
         """
@@ -89,6 +101,34 @@ def places_here(path: str, version: int, key: Sequence[str], changed: ChangedKey
     if snapshot is None or changed.here is None:
         return None
     return find_rows(path, snapshot, changed.here.rename_columns([*key]), pa.schema([])).places
+
+
+def input_here(
+    session: "SparkSession", path: str, version: int, *, steps: Sequence[str], changed: ChangedKeys, share: float
+) -> "DataFrame | None":
+    """
+    The rows of an input at `path` that may be of a key that changed, as a frame of what this process has read: those
+    whose columns among the `steps` that lead to the key have the values of such a key. About a `share` of the rows is
+    expected. None where that is for Spark to read.
+    """
+    from pyspark.sql.types import StructType
+
+    snapshot = None if changed.here is None else table_here(path, version)
+    if snapshot is None or changed.here is None or not _are_few(snapshot, share):
+        return None
+    columns = {each.name for each in snapshot.columns}
+    led = {step: name for step, name in zip(steps, key_columns(steps), strict=True) if step in columns}
+    schema = plain_schema(snapshot)
+    keys = changed.here.select([*led.values()]).rename_columns([*led])
+    if not led or schema is None or keys.schema.types != _part(schema, [*led]).types:
+        return None
+    keys = keys.group_by(keys.column_names).aggregate([])
+    found = find_rows(path, snapshot, keys, schema)
+    return session.createDataFrame(found.rows, schema=StructType.fromJson(json.loads(snapshot.schema)))
+
+
+def _are_few(snapshot: Snapshot, share: float) -> bool:
+    return share * (snapshot.rows or 0) <= FEW_ROWS_MAX and share * snapshot.bytes <= FEW_BYTES_MAX
 
 
 def _part(schema: "pa.Schema", names: Sequence[str]) -> "pa.Schema":

@@ -56,6 +56,15 @@ def test_found_rows_are_those_of_the_keys(seed: int, tmp_path: Path, monkeypatch
     }
 
 
+def test_a_file_from_before_a_column_was_added_has_nulls_for_it(tmp_path: Path) -> None:
+    write(tmp_path, "one.parquet", [("x", 1, 7), ("y", 2, 8)])
+    pq.write_table(pa.table({"a": pa.array(["x"]), "value": pa.array([9], pa.int32())}), tmp_path / "old.parquet")
+    keys = pa.Table.from_pylist([{"a": "x", "b": 1}, {"a": "x", "b": None}], schema=KEYS)
+    found = find_rows(str(tmp_path), snapshot_of("old.parquet", "one.parquet"), keys, WANTED)
+    assert found.rows.to_pylist() == [{"value": 9, "text": None}, {"value": 7, "text": "7"}]
+    assert found.rows.schema == WANTED
+
+
 def test_a_key_with_two_rows_is_no_table_of_ours(tmp_path: Path) -> None:
     write(tmp_path, "one.parquet", [("x", 1, 1), ("x", 1, 2)])
     keys = pa.table({"a": ["x"], "b": pa.array([1], pa.int64())})
