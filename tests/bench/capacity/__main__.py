@@ -25,16 +25,16 @@ from log_broker.core.cluster.image import ClusterImage
 from tests.bench.broker.arena import PROGRESS
 from tests.bench.capacity.decisions import lose, typical
 from tests.bench.capacity.layout import Layout, Shape, add_topics, brokers_up, of_image
+from tests.bench.capacity.odds import chance_in_power_cut, losses_a_year
 from tests.bench.capacity.profile import GB, MB, MEASURED, Demand
-from tests.bench.capacity.rates import HOUR, MINUTE, Rates
-from tests.bench.capacity.simulation import DISK, MACHINE, RACK, Outcome, Setup, Simulation, lost_in_power_cut
+from tests.bench.capacity.rates import HOUR, MINUTE, YEAR_SECONDS, Rates
+from tests.bench.capacity.simulation import DISK, MACHINE, RACK, Outcome, Setup, Simulation
 from tests.bench.capacity.sizing import MIB, Sizing
 
 LOADS = (1e6, 1e7, 1e8)
 RECORD_BYTES = (100, 1_000)
 SIMULATED = Demand(records=1e8)
 SAMPLE = 20
-CUTS = 2_000
 DAY = 24 * HOUR
 
 
@@ -125,43 +125,48 @@ SCENARIOS = (
     Scenario(name="no rolling restarts", rolls=0),
     Scenario(name="careful restarts", setup=lambda setup: replace(setup, is_careful=True)),
     Scenario(name="disks after a day", setup=lambda setup: replace(setup, operator_seconds=DAY)),
-    Scenario(name="lost brokers removed", setup=lambda setup: replace(setup, is_shared=True)),
+    Scenario(name="machines given up after an hour", setup=lambda setup: replace(setup, given_up_seconds=HOUR)),
+    Scenario(
+        name="the same, copied by its partners",
+        setup=lambda setup: replace(setup, given_up_seconds=HOUR, is_shared=True),
+    ),
+    Scenario(name="changes one by one", setup=lambda setup: replace(setup, changes_a_round=1)),
     Scenario(name="one copy", copies=1),
 )
 
 
 def failures(console: Console, options: argparse.Namespace) -> None:
-    """Years of failures, a year on average."""
-    found: dict[str, Outcome] = {}
-    cuts: dict[str, tuple[float, float]] = {}
+    """Years of failures; each figure is that of a year, unless it is a time or a chance."""
+    table = _table("", *YEARLY, "years to a loss by disks alone", "a power cut of all loses something")
     for scenario in SCENARIOS:
         rates = Rates(rolls=scenario.rolls)
+        setup = scenario.setup(_setup(options))
         _, layout = _placed(_shape(options, told=scenario.told, copies=scenario.copies))
-        run = Simulation(layout, rates, scenario.setup(_setup(options)), options.seed)
-        found[scenario.name] = run.run(options.years)
-        cuts[scenario.name] = lost_in_power_cut(layout, rates.not_back_share, cuts=CUTS, seed=options.seed)
-        PROGRESS.print(f"{scenario.name}: {dict(found[scenario.name].failures)}", style="dim", highlight=False)
-    table = _table("a year", *found)
-    for what, figure in YEARLY.items():
-        table.add_row(what, *map(figure, found.values()))
-    table.add_row("a power cut of all loses something", *(f"{chance:.1%}" for chance, _ in cuts.values()))
-    table.add_row("partitions that it loses then", *(f"{lost:,.0f}" for _, lost in cuts.values()))
+        found = Simulation(layout, rates, setup, options.seed).run(options.years)
+        once = losses_a_year(scenario.copies, rates.disk, found.seconds_at(DISK, 0.5) / YEAR_SECONDS)
+        table.add_row(
+            scenario.name,
+            *(figure(found) for figure in YEARLY.values()),
+            f"{1 / (layout.copysets() * once):.2g}" if once else "",
+            f"{chance_in_power_cut(layout, rates.not_back_share):.2%}",
+        )
+        PROGRESS.print(f"{scenario.name}: {dict(found.failures)}", style="dim", highlight=False)
     console.print(table)
 
 
 YEARLY: Mapping[str, Callable[[Outcome], str]] = {
-    "disks, machines, racks that fail": lambda it: ", ".join(
+    "disks, machines, racks": lambda it: ", ".join(
         f"{it.failures[kind] / it.years:,.0f}" for kind in (DISK, MACHINE, RACK)
     ),
     "partition-minutes below the minimum": lambda it: f"{it.below_minutes / it.years:,.0f}",
-    "partition-minutes until new leaders": lambda it: f"{it.stalled_minutes / it.years:,.0f}",
+    "until new leaders": lambda it: f"{it.stalled_minutes / it.years:,.0f}",
     "acks=all is answered": lambda it: f"{it.available:.5%}",
-    "partitions lost": lambda it: f"{it.lost / it.years:,.1f}",
-    "a machine's outage until all copies are in sync: p50, p99, h": lambda it: _hours(it, MACHINE),
-    "a disk's": lambda it: _hours(it, DISK),
+    "partitions lost": lambda it: f"{it.lost / it.years:,.0f}",
+    "hours until all copies are in sync after a machine: p50, p99": lambda it: _hours(it, MACHINE),
+    "after a disk": lambda it: _hours(it, DISK),
     "longest queue of the controller": lambda it: f"{it.queue_most:,}",
-    "the longest that one waited, s": lambda it: f"{it.wait_most:,.0f}",
-    "controller's core for changes": lambda it: f"{it.controller_share:.2%}",
+    "longest wait, s": lambda it: f"{it.wait_most:,.0f}",
+    "of its core, for changes": lambda it: f"{it.controller_share:.2%}",
 }
 
 
@@ -229,7 +234,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--brokers", type=int, default=1_000, help="of the cluster that loses some (default 1,000)")
     words.add_argument("--partitions", type=int, default=100_000, help="of it (default 100,000)")
     words.add_argument("--racks", type=int, default=25, help="in which its brokers stand (default 25)")
-    words.add_argument("--years", type=float, default=10.0, help="of failures (default 10)")
+    words.add_argument("--years", type=float, default=5.0, help="of failures (default 5)")
     words.add_argument("--seed", type=int, default=1, help="of the failures (default 1)")
     words.add_argument(
         "--operator-minutes",
@@ -239,7 +244,11 @@ def parser() -> argparse.ArgumentParser:
         help="from a lost disk to an empty one (default 60)",
     )
     words.add_argument(
-        "--changes-a-round", type=int, default=1, metavar="N", help="that the controller sends together (default 1)"
+        "--changes-a-round",
+        type=int,
+        default=int(MEASURED.changes_a_round.value),
+        metavar="N",
+        help="that the controller sends together (default 6)",
     )
     return words
 

@@ -60,10 +60,6 @@ class Layout:
         """How many different sets of brokers hold a partition."""
         return len(np.unique(np.sort(self.replicas, axis=1), axis=0))
 
-    def lost_with(self, gone: Integers) -> int:
-        """How many partitions have all their replicas on brokers that are gone."""
-        return int(np.isin(self.replicas, gone).all(axis=1).sum())
-
 
 def brokers_up(shape: Shape) -> ClusterImage:
     """Return the image of a cluster whose brokers are up and that has no topic yet."""

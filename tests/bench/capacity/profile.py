@@ -61,6 +61,7 @@ class Profile:
     controller_killed_seconds: Measured
     rest_share: Curve
     change_seconds: Curve
+    changes_a_round: Measured  # that come at the same moment
     told_seconds: Curve
 
     def rows(self) -> Mapping[str, str]:
@@ -85,6 +86,7 @@ MEASURED = Profile(
     controller_killed_seconds=Measured(4.5, f"{THREE}: SIGKILL of a leader that is the controller"),
     rest_share=Curve(((10, 0.005), (100, 0.036), (300, 0.11), (1_000, 0.29)), f"{METADATA}: a core at rest"),
     change_seconds=Curve(((10, 0.0044), (100, 0.022), (300, 0.077), (1_000, 0.308)), f"{METADATA}: CPU ms a change"),
+    changes_a_round=Measured(6, f"{METADATA}: twelve at once"),
     told_seconds=Curve(((10, 0.016), (100, 0.115), (300, 0.311), (1_000, 0.656)), f"{METADATA}: all replayed"),
 )
 

@@ -16,7 +16,7 @@ from math import ceil, inf
 
 import numpy as np
 
-from tests.bench.capacity.layout import Integers, Layout
+from tests.bench.capacity.layout import Layout
 from tests.bench.capacity.rates import HOUR, MINUTE, YEAR_SECONDS, Rates
 
 LATER_SECONDS = 10 * MINUTE
@@ -36,6 +36,7 @@ class Setup:
     session_seconds: float = 9.0
     ended_seconds: float = 1.5  # until a process that has ended is replaced as leader
     operator_seconds: float = HOUR  # from the loss of a disk until somebody has put an empty one in
+    given_up_seconds: float = inf  # of a machine that is out; then an empty one is put in its place
     is_shared: bool = False  # a lost broker is removed and the others copy, instead of an empty one in its place
     is_careful: bool = False  # restarts leave out, for now, who would take a partition below its minimum
 
@@ -147,8 +148,9 @@ class Simulation:
         broker = int(dice.integers(self._layout.shape.brokers))
         is_short = dice.random() < rates.short_share
         seconds = dice.exponential(rates.short_seconds if is_short else rates.long_seconds)
+        replaced = self._setup.given_up_seconds + self._setup.rebuilding(self._partners[broker])
         self._leave((broker,), MACHINE, self._setup.session_seconds)
-        self._at(self._now + seconds, partial(self._return, (broker,)))
+        self._at(self._now + min(seconds, replaced), partial(self._return, (broker,), has_missed=seconds < replaced))
 
     def _lose_rack(self) -> None:
         dice, shape = self._dice[RACK], self._layout.shape
@@ -254,16 +256,3 @@ class Simulation:
         waiting = ceil(round(wait / self._setup.change_seconds, 3)) * self._setup.changes_a_round
         self.outcome.queue_most = max(self.outcome.queue_most, waiting)
         return self._controller_free
-
-
-def lost_in_power_cut(layout: Layout, share: float, *, cuts: int, seed: int) -> tuple[float, float]:
-    """
-    Cut the power of all brokers again and again, so that a share of them does not come back with its disk.
-
-    Return how often at least one partition lost all copies, and how many it lost on average in those cases.
-    """
-    dice = np.random.default_rng([seed, len(DISK)])
-    brokers = layout.shape.brokers
-    gone: Iterable[Integers] = (dice.choice(brokers, round(share * brokers), replace=False) for _ in range(cuts))
-    losses = [lost for each in gone if (lost := layout.lost_with(each))]
-    return len(losses) / cuts, sum(losses) / len(losses) if losses else 0.0

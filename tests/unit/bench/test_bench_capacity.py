@@ -1,19 +1,19 @@
 """What `make bench-capacity` calculates and simulates: against sums done by hand, and against what must always hold."""
 
 import io
-from argparse import Namespace
 from dataclasses import replace
+from math import inf
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from tests.bench.capacity.__main__ import GROUPS, parser
 from tests.bench.capacity.decisions import lose, typical
 from tests.bench.capacity.layout import Layout, Shape, add_topics, brokers_up, layout
+from tests.bench.capacity.odds import chance_in_power_cut, losses_a_year
 from tests.bench.capacity.profile import MEASURED, Curve, Demand, Machine, Measured
 from tests.bench.capacity.rates import HOUR, MINUTE, NOTHING_FAILS, YEAR_SECONDS, Rates
-from tests.bench.capacity.simulation import DISK, MACHINE, RACK, Outcome, Setup, Simulation, lost_in_power_cut
+from tests.bench.capacity.simulation import DISK, MACHINE, RACK, Outcome, Setup, Simulation
 from tests.bench.capacity.sizing import Sizing
 
 SHAPE = Shape(brokers=30, partitions=300, racks=5)
@@ -109,8 +109,6 @@ def test_what_is_counted_of_a_layout() -> None:
     made = Layout(Shape(brokers=5, partitions=3), [(0, 1, 2), (2, 1, 0), (2, 3, 4)])
     assert made.copysets() == 2
     assert [made.partners(broker) for broker in range(5)] == [2, 2, 4, 2, 2]
-    assert made.lost_with(np.array([0, 1, 2])) == 2
-    assert made.lost_with(np.array([1, 2, 3])) == 0
 
 
 def test_a_decision_is_the_products_and_leaves_the_image() -> None:
@@ -204,18 +202,33 @@ def test_the_controller_falls_behind_when_a_rack_goes() -> None:
     assert many.wait_most < one.wait_most
 
 
-def test_a_power_cut_loses_what_has_no_broker_left() -> None:
-    placed = layout(SHAPE)
-    assert lost_in_power_cut(placed, 1.0, cuts=3, seed=1) == (1.0, SHAPE.partitions)
-    assert lost_in_power_cut(placed, 2 / SHAPE.brokers, cuts=50, seed=1) == (0.0, 0.0)
-    chance, _ = lost_in_power_cut(placed, 0.3, cuts=200, seed=1)
-    assert 0 < chance <= 1
+def test_disks_alone_lose_as_often_as_the_sum_says() -> None:
+    """Pairs of disks that fail twenty times a year each, beside what a simulation of them loses."""
+    rates = replace(NOTHING_FAILS, disk=20)
+    outcome = ran(replace(SHAPE, copies=2), rates, years=60)
+    rebuilt = outcome.seconds_at(DISK, 0.5) / YEAR_SECONDS
+    assert outcome.lost / 60 == pytest.approx(SHAPE.partitions * losses_a_year(2, 20, rebuilt), rel=0.2)
+
+
+def test_a_power_cut_takes_what_has_no_broker_left() -> None:
+    made = Layout(Shape(brokers=5, partitions=2), [(0, 1, 2), (2, 3, 4)])
+    assert chance_in_power_cut(made, 2 / 5) == 0
+    # Three of five are gone: each of the two sets is one of ten that may be the three.
+    assert chance_in_power_cut(made, 3 / 5) == pytest.approx(2 / 10, rel=0.1)
+
+
+def test_a_machine_that_is_given_up_is_missed_for_less_long() -> None:
+    rates = replace(NOTHING_FAILS, machine=5, short_share=0)
+    waited, given_up = (ran(rates=rates, setup=replace(SETUP, given_up_seconds=most)) for most in (inf, 0.0))
+    assert given_up.seconds_at(MACHINE, 1.0) == pytest.approx(1e12 / 1e8, rel=0.01)
+    assert waited.seconds_at(MACHINE, 1.0) > 2 * given_up.seconds_at(MACHINE, 1.0)
+    assert given_up.below_minutes < waited.below_minutes
 
 
 def test_every_table_is_printed() -> None:
     words = ["--brokers", "30", "--partitions", "300", "--racks", "5", "--years", "0.5"]
     shown = io.StringIO()
     for group in GROUPS.values():
-        group(Console(file=shown, width=240), parser().parse_args(words, Namespace()))
+        group(Console(file=shown, width=240), parser().parse_args(words))
     assert "100 M/s" in shown.getvalue()
     assert "nan" not in shown.getvalue()
