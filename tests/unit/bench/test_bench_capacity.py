@@ -220,7 +220,8 @@ def test_a_power_cut_takes_what_has_no_broker_left() -> None:
 def test_a_machine_that_is_given_up_is_missed_for_less_long() -> None:
     rates = replace(NOTHING_FAILS, machine=5, short_share=0)
     waited, given_up = (ran(rates=rates, setup=replace(SETUP, given_up_seconds=most)) for most in (inf, 0.0))
-    assert given_up.seconds_at(MACHINE, 1.0) == pytest.approx(1e12 / 1e8, rel=0.01)
+    # Those that return just before are copied a tenth longer.
+    assert 1e12 / 1e8 <= given_up.seconds_at(MACHINE, 1.0) < 1.11 * 1e12 / 1e8
     assert waited.seconds_at(MACHINE, 1.0) > 2 * given_up.seconds_at(MACHINE, 1.0)
     assert given_up.below_minutes < waited.below_minutes
 
