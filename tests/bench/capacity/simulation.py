@@ -104,6 +104,7 @@ class Simulation:
         self._is_in = np.ones(shape.brokers, dtype=bool)
         self._has_disk = np.ones(shape.brokers, dtype=bool)
         self._left = np.zeros(shape.brokers)
+        self._returns = Counter[int]()
         self._why: dict[int, str] = {}
         self.outcome = Outcome(years=0, partitions=len(layout.replicas))
 
@@ -183,6 +184,8 @@ class Simulation:
             self._restart_next()
 
     def _restart_next(self) -> None:
+        if self._now >= self._end:
+            self._rolling.clear()
         safe = (at for at, broker in enumerate(self._rolling) if not self._setup.is_careful or self._may_stop(broker))
         at = next(safe, None)
         if at is None:
@@ -224,17 +227,18 @@ class Simulation:
         for broker in back:
             missed = self._now - self._left[broker] if has_missed else 0.0
             copied = started + self._setup.catching_up(missed)
-            self._at(copied, partial(self._join, broker, self._left[broker], then))
+            self._returns[broker] += 1
+            self._at(copied, partial(self._join, broker, self._returns[broker], then))
         if then is not None and not back:
             self._at(self._now, then)
 
-    def _join(self, broker: int, left: float, then: Callable[[], None] | None) -> None:
+    def _join(self, broker: int, at: int, then: Callable[[], None] | None) -> None:
         """Enter the ISRs, which each of the partners asks the controller for; nothing if it has been out again."""
-        if not self.reasons[broker] and not self._is_in[broker] and self._left[broker] == left:
+        if not self.reasons[broker] and self._returns[broker] == at:
             joined = self._decide(self._partners[broker])
             self._is_in[broker] = True
             self._change(broker, 1)
-            self.outcome.seconds_to_all.setdefault(self._why[broker], []).append(joined - left)
+            self.outcome.seconds_to_all.setdefault(self._why[broker], []).append(joined - self._left[broker])
         if then is not None:
             then()
 

@@ -131,7 +131,8 @@ def test_nothing_happens_to_a_cluster_that_never_fails() -> None:
 
 @pytest.mark.parametrize("is_careful", [False, True])
 def test_every_failure_ends(is_careful: bool) -> None:
-    run = Simulation(layout(SHAPE), OFTEN, replace(SETUP, is_careful=is_careful), 3)
+    slow = replace(SETUP, is_careful=is_careful, spare_bytes=1.1e7)  # so that some fail again while they catch up
+    run = Simulation(layout(SHAPE), OFTEN, slow, 3)
     outcome = run.run(2)
     assert min(outcome.failures[kind] for kind in (DISK, MACHINE, RACK)) > 10
     assert 0 < outcome.available < 1
@@ -197,7 +198,7 @@ def test_a_slower_operator_leaves_a_lost_disk_for_longer() -> None:
 def test_the_controller_falls_behind_when_a_rack_goes() -> None:
     rates = replace(NOTHING_FAILS, rack=5)
     one, many = (ran(rates=rates, setup=replace(SETUP, changes_a_round=changes)) for changes in (1, 50))
-    assert one.queue_most >= SHAPE.brokers // SHAPE.racks
+    assert one.queue_most > 3 * SHAPE.brokers // SHAPE.racks  # what comes while others wait stands behind them
     assert one.wait_most == pytest.approx(one.queue_most * SETUP.change_seconds, abs=SETUP.change_seconds)
     assert many.wait_most < one.wait_most
 
