@@ -23,7 +23,7 @@ from rich.table import Table
 
 from log_broker.core.cluster.image import ClusterImage
 from tests.bench.broker.arena import PROGRESS
-from tests.bench.capacity.decisions import lose, typical
+from tests.bench.capacity.decisions import held_mib, lose, typical
 from tests.bench.capacity.layout import Layout, Shape, add_topics, brokers_up, of_image
 from tests.bench.capacity.odds import chance_in_power_cut, losses_a_year
 from tests.bench.capacity.profile import GB, MB, MEASURED, Demand
@@ -86,7 +86,18 @@ def sources(console: Console, _: argparse.Namespace) -> None:
 def decisions(console: Console, options: argparse.Namespace) -> None:
     """What the product decides when it loses a broker, medians of twenty."""
     table = _table(
-        *("", "heirs", "most to one", "partners", "copysets", "changes", "ms to decide", "ms to replay", "kB a broker")
+        *(
+            "",
+            "heirs",
+            "most to one",
+            "partners",
+            "copysets",
+            "changes",
+            "ms to decide",
+            "ms to replay",
+            "kB a broker",
+            "MiB held",
+        )
     )
     for name, told in (("racks named", True), ("no racks named", False)):
         shape = _shape(options, told=told)
@@ -104,6 +115,7 @@ def decisions(console: Console, options: argparse.Namespace) -> None:
             f"{found.decide_ms:,.0f}",
             f"{found.replay_ms:,.0f}",
             f"{found.record_bytes / 1000:,.0f}",
+            f"{held_mib(image):,.0f}",
         )
     console.print(table)
 

@@ -1,6 +1,7 @@
 """What the product's controller decides when a broker of a large cluster is lost: how long it takes, and who leads."""
 
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from statistics import median
 from log_broker.core.cluster import elections
 from log_broker.core.cluster.image import ClusterImage
 from log_broker.core.cluster.records import PartitionChanged, encode_all
+from log_broker.core.cluster.snapshot import decode_image, encode_image
 
 MS = 1_000.0
 
@@ -57,3 +59,16 @@ def typical(found: Iterable[Decision]) -> Decision:
         replay_ms=median(each.replay_ms for each in every),
         record_bytes=int(median(each.record_bytes for each in every)),
     )
+
+
+def held_mib(image: ClusterImage) -> float:
+    """Return the MiB that every broker holds the image in, once it has read a snapshot of it."""
+    snapshot = encode_image(image)
+    tracemalloc.start()
+    try:
+        held = decode_image(snapshot, None)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held.version == image.version
+    return size / 2**20

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.bench.capacity.__main__ import GROUPS, parser
-from tests.bench.capacity.decisions import lose, typical
+from tests.bench.capacity.decisions import held_mib, lose, typical
 from tests.bench.capacity.layout import Layout, Shape, add_topics, brokers_up, layout
 from tests.bench.capacity.odds import chance_in_power_cut, losses_a_year
 from tests.bench.capacity.profile import MEASURED, Curve, Demand, Machine, Measured
@@ -119,6 +119,7 @@ def test_a_decision_is_the_products_and_leaves_the_image() -> None:
     assert found.changes == len(layout(SHAPE).held[3]) + 1
     assert found.heirs >= 1
     assert image.version == before
+    assert held_mib(image) > 300 * 100 / 2**20  # of 300 partitions, a hundred bytes each at least
     assert typical([found, replace(found, most=100), replace(found, most=50)]).most == 50
 
 
