@@ -62,6 +62,7 @@ class Profile:
     rest_share: Curve
     change_seconds: Curve
     changes_a_round: Measured  # that come at the same moment
+    partition_us: Measured  # of the controller's core, for each partition of a change and each broker that is told
     told_seconds: Curve
 
     def rows(self) -> Mapping[str, str]:
@@ -87,6 +88,9 @@ MEASURED = Profile(
     rest_share=Curve(((10, 0.005), (100, 0.036), (300, 0.11), (1_000, 0.29)), f"{METADATA}: a core at rest"),
     change_seconds=Curve(((10, 0.0044), (100, 0.022), (300, 0.077), (1_000, 0.308)), f"{METADATA}: CPU ms a change"),
     changes_a_round=Measured(6, f"{METADATA}: twelve at once"),
+    partition_us=Measured(
+        (40_000 - 20_000) / (300 - 30) / 100, f"{METADATA}: a change with 100 partitions led, beside 10, 100 brokers"
+    ),
     told_seconds=Curve(((10, 0.016), (100, 0.115), (300, 0.311), (1_000, 0.656)), f"{METADATA}: all replayed"),
 )
 

@@ -6,7 +6,7 @@ it is back it copies what it missed and is in sync again. A disk that is lost ta
 has done something and they are copied anew. Nothing moves a replica by itself: the product does not.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +30,8 @@ class Setup:
     bytes_a_broker: float
     written_a_broker: float  # bytes a second
     spare_bytes: float  # that a broker copies a second beside its load
-    change_seconds: float  # of the controller's core, for a round of changes
+    round_seconds: float  # of the controller's core, to tell all brokers of the changes that came together
+    partition_seconds: float = 0.0  # and for each partition of a change
     changes_a_round: int = 1
     least_in_sync: int = 2  # min.insync.replicas
     session_seconds: float = 9.0
@@ -94,6 +95,8 @@ class Simulation:
         self._now = 0.0
         self._end = 0.0
         self._controller_free = 0.0
+        self._waiting: deque[tuple[float, int]] = deque()  # changes, and when they will be done
+        self._queue = 0
         self._rolling: list[int] = []
         self._partners = [layout.partners(broker) for broker in range(shape.brokers)]
         self._least = min(setup.least_in_sync, shape.copies)
@@ -207,7 +210,7 @@ class Simulation:
         """Take brokers out; their partitions wait until that is noticed and decided on."""
         leaving = [broker for broker in brokers if self._is_in[broker]]
         self.reasons[list(brokers)] += 1
-        decided = self._decide(len(leaving))
+        decided = self._decide(len(leaving), sum(len(self._layout.held[broker]) for broker in leaving))
         for broker in leaving:
             self._is_in[broker] = False
             self._left[broker] = self._now
@@ -235,7 +238,7 @@ class Simulation:
     def _join(self, broker: int, at: int, then: Callable[[], None] | None) -> None:
         """Enter the ISRs, which each of the partners asks the controller for; nothing if it has been out again."""
         if not self.reasons[broker] and self._returns[broker] == at:
-            joined = self._decide(self._partners[broker])
+            joined = self._decide(self._partners[broker], len(self._layout.held[broker]))
             self._is_in[broker] = True
             self._change(broker, 1)
             self.outcome.seconds_to_all.setdefault(self._why[broker], []).append(joined - self._left[broker])
@@ -248,15 +251,18 @@ class Simulation:
         self.in_sync[held] += by
         self._below += int((self.in_sync[held] < self._least).sum()) - before
 
-    def _decide(self, changes: int) -> float:
-        """Give the controller so many changes; return when the last of them is done."""
+    def _decide(self, changes: int, partitions: int = 0) -> float:
+        """Give the controller so many changes, of so many partitions; return when the last of them is done."""
         if not changes:
             return self._now
-        seconds = ceil(changes / self._setup.changes_a_round) * self._setup.change_seconds
+        setup = self._setup
+        seconds = ceil(changes / setup.changes_a_round) * setup.round_seconds + partitions * setup.partition_seconds
         self._controller_free = max(self._controller_free, self._now) + seconds
-        wait = self._controller_free - self._now
         self.outcome.controller_seconds += seconds
-        self.outcome.wait_most = max(self.outcome.wait_most, wait)
-        waiting = ceil(round(wait / self._setup.change_seconds, 3)) * self._setup.changes_a_round
-        self.outcome.queue_most = max(self.outcome.queue_most, waiting)
+        self.outcome.wait_most = max(self.outcome.wait_most, self._controller_free - self._now)
+        while self._waiting and self._waiting[0][0] <= self._now:
+            self._queue -= self._waiting.popleft()[1]
+        self._waiting.append((self._controller_free, changes))
+        self._queue += changes
+        self.outcome.queue_most = max(self.outcome.queue_most, self._queue)
         return self._controller_free

@@ -133,6 +133,16 @@ class Sizing:
         return self.profile.rest_share.at(self.brokers)
 
     @property
+    def partition_seconds(self) -> float:
+        """Of the controller's core, for each partition of a change."""
+        return self.brokers * self.profile.partition_us.value / 1e6
+
+    @property
+    def loss_seconds(self) -> float:
+        """Of the controller's core, for the loss of one broker with all that it holds."""
+        return self.profile.change_seconds.at(self.brokers) + self.replicas_a_broker * self.partition_seconds
+
+    @property
     def clusters(self) -> int:
         """How many clusters the brokers must be, so that each controller has half of its core to itself."""
         return ceil(self.brokers / self.profile.rest_share.reaches(0.5))

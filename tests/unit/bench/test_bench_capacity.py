@@ -17,7 +17,7 @@ from tests.bench.capacity.simulation import DISK, MACHINE, RACK, Outcome, Setup,
 from tests.bench.capacity.sizing import Sizing
 
 SHAPE = Shape(brokers=30, partitions=300, racks=5)
-SETUP = Setup(bytes_a_broker=1e12, written_a_broker=1e7, spare_bytes=1e8, change_seconds=0.01)
+SETUP = Setup(bytes_a_broker=1e12, written_a_broker=1e7, spare_bytes=1e8, round_seconds=0.01)
 OFTEN = Rates(disk=2, machine=20, rack=5, rolls=12)
 
 
@@ -49,6 +49,8 @@ def test_a_cluster_is_what_one_works_out_by_hand() -> None:
         busy_most=Measured(0.5, "by hand"),
         rest_share=line((10, 0.01), (100, 0.1)),
         told_seconds=line((10, 0.1), (100, 1)),
+        change_seconds=line((10, 0.1), (100, 1)),
+        partition_us=Measured(100, "by hand"),
     )
     machine = Machine(network_bytes=100e6, network_most=0.5, disk_most=0.5, space_bytes=1e12)
     demand = Demand(records=1e6, copies=3, consumers=2, retention_seconds=10_000)
@@ -66,6 +68,7 @@ def test_a_cluster_is_what_one_works_out_by_hand() -> None:
     assert (sizing.binding, sizing.brokers) == ("disk bandwidth", 12)
     assert sizing.partitions == 120
     assert sizing.replicas_a_broker == 30
+    assert sizing.loss_seconds == pytest.approx(0.12 + 30 * 12 * 100e-6)  # told to 12 brokers
     assert sizing.busy == pytest.approx(1 / 3)
     assert sizing.busy_of_heir == pytest.approx(1 / 3 + 2 / 12)  # a record that it leads costs 2 µs
     # CPU: two thirds of a core at 1 µs for 100 B; disk: 50 - 25 MB/s; network: 100 - 400/12 MB/s.
@@ -200,8 +203,11 @@ def test_the_controller_falls_behind_when_a_rack_goes() -> None:
     rates = replace(NOTHING_FAILS, rack=5)
     one, many = (ran(rates=rates, setup=replace(SETUP, changes_a_round=changes)) for changes in (1, 50))
     assert one.queue_most > 3 * SHAPE.brokers // SHAPE.racks  # what comes while others wait stands behind them
-    assert one.wait_most == pytest.approx(one.queue_most * SETUP.change_seconds, abs=SETUP.change_seconds)
+    assert one.wait_most == pytest.approx(one.queue_most * SETUP.round_seconds, abs=SETUP.round_seconds)
     assert many.wait_most < one.wait_most
+    # 6 brokers of a rack with 30 partitions each, which all come back and go once: a second for each partition.
+    heavy = ran(rates=rates, setup=replace(SETUP, partition_seconds=1.0))
+    assert heavy.controller_seconds - one.controller_seconds == pytest.approx(2 * 6 * 30 * one.failures[RACK], rel=0.1)
 
 
 def test_disks_alone_lose_as_often_as_the_sum_says() -> None:
