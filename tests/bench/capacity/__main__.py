@@ -2,11 +2,11 @@
 What a cluster for 1, 10 and 100 million records a second takes, and what breaks in large ones: `make bench-capacity`.
 
     python -m tests.bench.capacity                            all, about five minutes
-    python -m tests.bench.capacity --only sizes               of sizes, sources, decisions, failures
+    python -m tests.bench.capacity --only sizes               of sizes, growth, sources, decisions, failures
     python -m tests.bench.capacity --years 20 --seed 7        other years of failures
     python -m tests.bench.capacity --brokers 300 --partitions 30000
 
-*sizes* is a calculation from the figures of docs/benchmarks.md, *sources* says which. *decisions* has the product place
+*sizes* and *growth* are calculated from the figures of docs/benchmarks.md, *sources* says which. *decisions* has the product place
 the partitions and lose brokers. *failures* simulates years of that cluster, with failures at published rates
 (`rates.py`); it moves the load of 100 million records of 100 B. All tables are Markdown.
 """
@@ -34,6 +34,9 @@ from tests.bench.capacity.sizing import MIB, Sizing
 LOADS = (1e6, 1e7, 1e8)
 RECORD_BYTES = (100, 1_000)
 SIMULATED = Demand(records=1e8)
+GROWING = (100, 300, 1_000, 2_000, 3_000, 4_000)
+LED = 100
+RACK_BROKERS = 40
 SAMPLE = 20
 DAY = 24 * HOUR
 
@@ -64,7 +67,7 @@ FIGURES: Mapping[str, Callable[[Sizing], str]] = {
     "memory a broker, MiB": lambda it: f"{it.memory_bytes / MIB:,.0f}",
     "voters": lambda it: str(it.voters),
     "controller's core at rest": lambda it: f"{it.controller_share:.0%}",
-    "controller's core for one lost broker, s": lambda it: f"{it.loss_seconds:,.2f}",
+    "controller's core for one lost broker, s": lambda it: f"{it.loss_seconds():,.2f}",
     "clusters, for half a core at most": lambda it: f"{it.clusters:,}",
     "to fail over, s": lambda it: f"{it.failover_seconds:,.1f}",
     "busy core before, and of the heir of a lost broker": lambda it: f"{it.busy:.0%}, {it.busy_of_heir:.0%}",
@@ -73,6 +76,17 @@ FIGURES: Mapping[str, Callable[[Sizing], str]] = {
     "to copy all to one, h": lambda it: f"{it.rebuild_alone_seconds / HOUR:,.1f}",
     "to copy all from its partners, h": lambda it: f"{it.rebuild_shared_seconds / HOUR:,.1f}",
 }
+
+
+def growth(console: Console, _: argparse.Namespace) -> None:
+    """What the core of one controller has to do for so many brokers, each of which leads a hundred partitions."""
+    demand = Demand(records=SIMULATED.records, partitions_least=LED)
+    found = [Sizing(demand=demand, given=brokers) for brokers in GROWING]
+    table = _table("brokers", *(f"{brokers:,}" for brokers in GROWING))
+    table.add_row("at rest", *(f"{each.controller_share:.0%}" for each in found))
+    table.add_row("for one lost broker, s", *(f"{each.loss_seconds():,.2f}" for each in found))
+    table.add_row(f"for a rack of {RACK_BROKERS}, s", *(f"{each.loss_seconds(RACK_BROKERS):,.1f}" for each in found))
+    console.print(table)
 
 
 def sources(console: Console, _: argparse.Namespace) -> None:
@@ -231,6 +245,7 @@ def _marked(sizing: Sizing, limit: str) -> str:
 
 GROUPS: Mapping[str, Callable[[Console, argparse.Namespace], None]] = {
     "sizes": sizes,
+    "growth": growth,
     "sources": sources,
     "decisions": decisions,
     "failures": failures,
@@ -273,7 +288,7 @@ def main() -> int:
         words.error("at least one broker, partition, rack and change, and some time")
     if options.brokers < 3:
         words.error("three copies take three brokers")
-    console = Console(width=240)
+    console = Console(width=400)  # a line of Markdown is not wrapped
     for name in options.only or GROUPS:
         console.print(f"\n{name}: {GROUPS[name].__doc__}", markup=False, highlight=False)
         GROUPS[name](console, options)

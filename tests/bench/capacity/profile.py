@@ -58,7 +58,6 @@ class Profile:
     base_mib: Measured
     partition_kib: Measured
     killed_seconds: Measured
-    controller_killed_seconds: Measured
     rest_share: Curve
     change_seconds: Curve
     changes_a_round: Measured  # that come at the same moment
@@ -84,7 +83,6 @@ MEASURED = Profile(
     base_mib=Measured(58.3, f"{ONE}: RSS at 10,000 and at 1,000 partitions, as a straight line"),
     partition_kib=Measured(3.65, f"{ONE}: RSS at 10,000 and at 1,000 partitions, as a straight line"),
     killed_seconds=Measured(1.5, f"{THREE}: SIGKILL of a leader: s to the first ack"),
-    controller_killed_seconds=Measured(4.5, f"{THREE}: SIGKILL of a leader that is the controller"),
     rest_share=Curve(((10, 0.005), (100, 0.036), (300, 0.11), (1_000, 0.29)), f"{METADATA}: a core at rest"),
     change_seconds=Curve(((10, 0.0044), (100, 0.022), (300, 0.077), (1_000, 0.308)), f"{METADATA}: CPU ms a change"),
     changes_a_round=Measured(6, f"{METADATA}: twelve at once"),

@@ -137,10 +137,11 @@ class Sizing:
         """Of the controller's core, for each partition of a change."""
         return self.brokers * self.profile.partition_us.value / 1e6
 
-    @property
-    def loss_seconds(self) -> float:
-        """Of the controller's core, for the loss of one broker with all that it holds."""
-        return self.profile.change_seconds.at(self.brokers) + self.replicas_a_broker * self.partition_seconds
+    def loss_seconds(self, lost: int = 1) -> float:
+        """Of the controller's core, for the loss of so many brokers at once with all that they hold."""
+        rounds = ceil(lost / self.profile.changes_a_round.value)
+        told = rounds * self.profile.change_seconds.at(self.brokers)
+        return told + lost * self.replicas_a_broker * self.partition_seconds
 
     @property
     def clusters(self) -> int:
