@@ -1,14 +1,14 @@
 """
 What a cluster for 1, 10 and 100 million records a second takes, and what breaks in large ones: `make bench-capacity`.
 
-    python -m tests.bench.capacity                            all, about five minutes
+    python -m tests.bench.capacity                            all, about a minute
     python -m tests.bench.capacity --only sizes               of sizes, growth, sources, decisions, failures
     python -m tests.bench.capacity --years 20 --seed 7        other years of failures
     python -m tests.bench.capacity --brokers 300 --partitions 30000
 
-*sizes* and *growth* are calculated from the figures of docs/benchmarks.md, *sources* says which. *decisions* has the product place
-the partitions and lose brokers. *failures* simulates years of that cluster, with failures at published rates
-(`rates.py`); it moves the load of 100 million records of 100 B. All tables are Markdown.
+*sizes* and *growth* are calculated from the figures of docs/benchmarks.md; *sources* says which. *decisions* has the
+product place the partitions and lose brokers. *failures* simulates years of that cluster, with failures at published
+rates (`rates.py`), under the load of 100 million records of 100 B. All tables are Markdown.
 """
 
 import argparse
