@@ -1,4 +1,4 @@
-"""What a broker and a controller cost, each figure with the place of docs/benchmarks.md that it is taken from."""
+"""What a broker and a controller cost, each figure with the row of docs/benchmarks.md that it is taken from."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -41,6 +41,7 @@ class Curve(NamedTuple):
 ONE = "The broker beside Apache Kafka"
 THREE = "Three nodes beside three of Apache Kafka"
 METADATA = "Metadata for a thousand brokers"
+DENSITY = "docs/scale.md, How many partitions a broker carries"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,8 @@ MEASURED = Profile(
     ),
     cores_a_broker=Measured(1, "More clients, more cores, more brokers: Cores"),
     busy_most=Measured(0.66, "More clients, more cores, more brokers: the last step before the knee"),
-    base_mib=Measured(58.3, f"{ONE}: RSS at 10,000 and at 1,000 partitions, as a straight line"),
-    partition_kib=Measured(3.65, f"{ONE}: RSS at 10,000 and at 1,000 partitions, as a straight line"),
+    base_mib=Measured(51.2, f"{DENSITY}: RSS at 10,000 and at 100 partitions, as a straight line"),
+    partition_kib=Measured(18.4, f"{DENSITY}: RSS at 10,000 and at 100 partitions, as a straight line"),
     killed_seconds=Measured(1.5, f"{THREE}: SIGKILL of a leader: s to the first ack"),
     rest_share=Curve(((10, 0.005), (100, 0.036), (300, 0.11), (1_000, 0.29)), f"{METADATA}: a core at rest"),
     change_seconds=Curve(((10, 0.0044), (100, 0.022), (300, 0.077), (1_000, 0.308)), f"{METADATA}: CPU ms a change"),
