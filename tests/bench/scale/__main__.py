@@ -39,6 +39,7 @@ GROUPS: Mapping[str, Callable[..., None]] = {
     "brokers": together,
     "density": density,
 }
+UNASKED = ("clients", "cores", "brokers")
 
 
 def main() -> int:
