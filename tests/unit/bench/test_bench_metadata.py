@@ -45,9 +45,9 @@ def test_brokers_are_fenced_at_once_and_each_of_their_partitions_has_another_lea
                 await brokers.join()
                 await brokers.create_topics(2 * COUNT)
                 await brokers.settle()
-                victims = brokers.brokers[:3]
+                victims = brokers.brokers[::7]  # no partition has all its copies on these
                 answered, arrivals = await brokers.fence(*victims)
-                assert 0 < answered
+                assert answered > 0
                 assert len(arrivals) == 3 * COUNT
                 for victim in victims:
                     assert not list(brokers.image.led_by(victim.node_id))
