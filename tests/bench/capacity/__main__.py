@@ -161,10 +161,13 @@ SCENARIOS = (
 )
 
 
+NAMES = [scenario.name for scenario in SCENARIOS]
+
+
 def failures(console: Console, options: argparse.Namespace) -> None:
     """Years of failures; each figure is that of a year, unless it is a time or a chance."""
     table = _table("", *YEARLY, "years to a loss by disks alone", "a power cut of all loses something")
-    for scenario in SCENARIOS:
+    for scenario in (each for each in SCENARIOS if each.name in (options.scenarios or NAMES)):
         rates = Rates(rolls=scenario.rolls)
         setup = scenario.setup(_setup(options))
         _, layout = _placed(_shape(options, told=scenario.told, copies=scenario.copies))
@@ -262,6 +265,9 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--brokers", type=int, default=1_000, help="of the cluster that loses some (default 1,000)")
     words.add_argument("--partitions", type=int, default=100_000, help="of it (default 100,000)")
     words.add_argument("--racks", type=int, default=25, help="in which its brokers stand (default 25)")
+    words.add_argument(
+        "--scenarios", nargs="+", metavar="NAME", choices=NAMES, help=f"of *failures*: {', '.join(NAMES)}"
+    )
     words.add_argument("--years", type=float, default=5.0, help="of failures (default 5)")
     words.add_argument("--seed", type=int, default=1, help="of the failures (default 1)")
     words.add_argument(
