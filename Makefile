@@ -118,7 +118,7 @@ bench-ask: java $(READY) ## measure queries by Sail beside warm Spark, on a stat
 bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes)
 	$(BIN)/python -m tests.bench.scale
 
-bench-capacity: $(READY) ## calculate clusters for 1 to 100 million records a second, and simulate years of a thousand brokers that fail (about a minute)
+bench-capacity: $(READY) ## calculate clusters for 1 to 100 million records a second, and simulate years of a thousand brokers that fail (about two minutes)
 	$(BIN)/python -m tests.bench.capacity
 
 fuzz: $(READY) ## a million broken requests at the broker, 10,000 schemas and 100,000 calls at the registry: FUZZ="--seed 2 --from 500000" goes on elsewhere

@@ -1,7 +1,7 @@
 """
 What a cluster for 1, 10 and 100 million records a second takes, and what breaks in large ones: `make bench-capacity`.
 
-    python -m tests.bench.capacity                            all, about a minute
+    python -m tests.bench.capacity                            all, about two minutes
     python -m tests.bench.capacity --only sizes               of sizes, growth, sources, decisions, failures
     python -m tests.bench.capacity --years 20 --seed 7        other years of failures
     python -m tests.bench.capacity --brokers 300 --partitions 30000
