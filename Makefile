@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-incremental bench-eltbench bench-nexmark bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-capacity bench-incremental bench-eltbench bench-nexmark bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ bench-ask: java $(READY) ## measure queries by Sail beside warm Spark, on a stat
 
 bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes)
 	$(BIN)/python -m tests.bench.scale
+
+bench-capacity: $(READY) ## calculate clusters for 1 to 100 million records a second, and simulate years of a thousand brokers that fail (about two minutes)
+	$(BIN)/python -m tests.bench.capacity
 
 fuzz: $(READY) ## a million broken requests at the broker, 10,000 schemas and 100,000 calls at the registry: FUZZ="--seed 2 --from 500000" goes on elsewhere
 	$(BIN)/python tests/fuzz/fuzz_run.py $(FUZZ)

@@ -72,7 +72,7 @@ class Crowd:
             FakeBroker(at, self.image, controller=voter, port=port, replayed=self._replayed)
             for at in range(1, count + 1)
         ]
-        self._awaited: BrokerFenced | None = None
+        self._awaited: set[BrokerFenced] = set()
         self._arrivals: list[float] = []
         self._all_arrived = asyncio.Event()
 
@@ -97,20 +97,20 @@ class Crowd:
             )
             await self.brokers[0].authority.create_topic(command)
 
-    async def fence(self, victim: FakeBroker) -> tuple[float, list[float]]:
+    async def fence(self, *victims: FakeBroker) -> tuple[float, list[float]]:
         """
-        Have the controller fence a broker and elect other leaders for what it led.
+        Have the controller fence brokers at the same moment and elect other leaders for what they led.
 
-        Return the seconds from the request until it was answered, and until each broker had replayed it, sorted.
+        Return the seconds from the request until all were answered, and until each broker had replayed each, sorted.
         """
-        self._awaited, self._arrivals = BrokerFenced(node_id=victim.node_id), []
+        self._awaited, self._arrivals = {BrokerFenced(node_id=victim.node_id) for victim in victims}, []
         self._all_arrived.clear()
         began = time.perf_counter()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await victim.ask_to_be_fenced()
+            await asyncio.gather(*(victim.ask_to_be_fenced() for victim in victims))
             answered = time.perf_counter() - began
             await self._all_arrived.wait()
-        self._awaited = None
+        self._awaited = set()
         return answered, [arrival - began for arrival in self._arrivals]
 
     async def settle(self) -> None:
@@ -125,10 +125,10 @@ class Crowd:
         await asyncio.gather(*(broker.stop() for broker in self.brokers))
 
     def _replayed(self, records: Iterable[MetadataRecord]) -> None:
-        if self._awaited is not None and self._awaited in records:
+        for _ in self._awaited.intersection(record for record in records if isinstance(record, BrokerFenced)):
             self._arrivals.append(time.perf_counter())
-            if len(self._arrivals) == len(self.brokers):
-                self._all_arrived.set()
+        if self._awaited and len(self._arrivals) == len(self.brokers) * len(self._awaited):
+            self._all_arrived.set()
 
 
 @contextlib.asynccontextmanager

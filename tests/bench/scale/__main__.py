@@ -1,14 +1,16 @@
 """
 What more clients, more cores and more brokers bring: `make bench-scale`.
 
-    python -m tests.bench.scale                        everything, about five minutes
+    python -m tests.bench.scale                        all but density, about five minutes
     python -m tests.bench.scale --only clients         of clients, cores, brokers
+    python -m tests.bench.scale --only density         partitions on one broker, a quarter of an hour
     python -m tests.bench.scale --rounds 1 --seconds 1 a quick look
 
 Clients are connections that send one request at a time, made beforehand: a batch of 500 small records on a topic that
 bounds their age, so that the broker looks at each record and costs several times what its clients cost. They share the
 machine all the same, and the CPU time of both sides stands beside each rate. Records are not synced before they are
-acknowledged, as all brokers have one disk here. Rounds alternate between what is compared; figures are medians.
+acknowledged, as all brokers have one disk here; *density* is one broker, and syncs too. Rounds alternate between what
+is compared; figures are medians.
 
 After each load the ends of the log are held against what was acknowledged; a difference ends the run with status 1.
 That the platform's main job survives the loss of a broker is tested in `tests/e2e/test_broker_loss.py`.
@@ -22,6 +24,7 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import KafkaException
 from rich.console import Console
 
+from tests.bench.scale.density import density
 from tests.bench.scale.driving import RecordsMissingError, client_processes
 from tests.bench.scale.machine import bigger_machine
 from tests.bench.scale.ramp import ramp
@@ -30,7 +33,13 @@ from tests.bench.scale.together import together
 CORES_LEAST = 2
 
 
-GROUPS: Mapping[str, Callable[..., None]] = {"clients": ramp, "cores": bigger_machine, "brokers": together}
+GROUPS: Mapping[str, Callable[..., None]] = {
+    "clients": ramp,
+    "cores": bigger_machine,
+    "brokers": together,
+    "density": density,
+}
+UNASKED = ("clients", "cores", "brokers")
 
 
 def main() -> int:
@@ -47,7 +56,7 @@ def main() -> int:
         print("on a single core brokers only take turns: nothing to compare", file=sys.stderr)
         return 1
     console = Console(width=130)
-    chosen = {name: GROUPS[name] for name in options.only or GROUPS}
+    chosen = {name: GROUPS[name] for name in options.only or UNASKED}
     return run(chosen, console, count=options.rounds, seconds=options.seconds)
 
 

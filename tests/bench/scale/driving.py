@@ -35,13 +35,14 @@ class RecordsMissingError(Exception):
 
 
 class Load(NamedTuple):
-    """What is asked of some brokers; every request is one batch of `RECORDS` records."""
+    """What is asked of some brokers; every request is one batch of so many records."""
 
     partitions: int
     clients: int
     seconds: float
     copies: int = 1
     think_seconds: float = 0.0
+    records: int = RECORDS
 
 
 class Sample(NamedTuple):
@@ -52,19 +53,20 @@ class Sample(NamedTuple):
     p99_ms: float
     broker_cores: float  # all brokers together
     client_cores: float
+    records: int = RECORDS  # of a request
 
     @property
     def records_rate(self) -> float:
-        return self.rate * RECORDS
+        return self.rate * self.records
 
 
-def measure(running: Nodes, load: Load) -> Sample:
+def measure(running: Nodes, load: Load, config: Mapping[str, str] = TOPIC) -> Sample:
     """
-    Put a load on a new topic, and hold the brokers to every record that they acknowledged.
+    Put a load on a new topic, set up so, and hold the brokers to every record that they acknowledged.
 
     Raises RecordsMissingError when the log does not hold just these.
     """
-    topic = running.topic(load.partitions, copies=load.copies, **TOPIC)
+    topic = running.topic(load.partitions, copies=load.copies, **config)
     sample, acknowledged = _driven(running, topic, load)
     found = stored(running, topic, range(load.partitions))  # type: ignore[arg-type]  # only the address is asked
     if found != acknowledged:
@@ -114,8 +116,9 @@ def _driven(running: Nodes, topic: str, load: Load) -> tuple[Sample, int]:
         "acks": 1 if load.copies == 1 else -1,
         "value_bytes": VALUE_BYTES,
         "seconds": load.seconds,
-        "records": RECORDS,
-        "leaders": _leaders(running, topic, load.partitions),
+        "records": load.records,
+        # One broker leads all; ten thousand addresses would not fit on a command line.
+        "leaders": _leaders(running, topic, load.partitions) if len(running.members) > 1 else (),
     }
     os.sync()  # what ran before has nothing left to write
     with ExitStack() as stack:
@@ -141,6 +144,7 @@ def _driven(running: Nodes, topic: str, load: Load) -> tuple[Sample, int]:
         p99_ms=quantile(latencies, 0.99) / 1000,
         broker_cores=spent / seconds,
         client_cores=sum(answer["cpu_seconds"] for answer in answers) / seconds,
+        records=load.records,
     )
     return sample, sum(answer["acknowledged"] for answer in answers)
 

@@ -36,3 +36,28 @@ def test_every_figure_is_told() -> None:
     assert {figure.choice for figure in found} == {"3 brokers"}
     assert len({figure.what for figure in found}) == len(found) == 10
     assert all(figure.value >= 0 for figure in found)
+
+
+def test_brokers_are_fenced_at_once_and_each_of_their_partitions_has_another_leader() -> None:
+    async def live() -> None:
+        with controller() as node:
+            async with crowd(COUNT, node) as brokers:
+                await brokers.join()
+                await brokers.create_topics(2 * COUNT)
+                await brokers.settle()
+                victims = brokers.brokers[::7]  # no partition has all its copies on these
+                answered, arrivals = await brokers.fence(*victims)
+                assert answered > 0
+                assert len(arrivals) == 3 * COUNT
+                for victim in victims:
+                    assert not list(brokers.image.led_by(victim.node_id))
+
+    asyncio.run(live())
+
+
+def test_what_is_asked_at_once_is_told_beside_the_rest() -> None:
+    found = asyncio.run(measure(4, changes=1, rest_seconds=0.1, together=2, partitions=3))
+    told = {figure.what: figure.value for figure in found}
+    assert len(told) == 12
+    assert told["CPU ms a change, 2 at once"] >= 0
+    assert told["ms to 100% of all"] > 0

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tests.bench.clients.measure import nodes
 from tests.bench.scale.__main__ import GROUPS, run
+from tests.bench.scale.density import bend, density, kib_a_partition
 from tests.bench.scale.driving import RECORDS, Load, RecordsMissingError, Sample, measure, median, rounds
 from tests.bench.scale.knee import Step, bound_of, knee, moved
 from tests.bench.scale.machine import pin
@@ -102,3 +103,16 @@ def test_nothing_that_was_acknowledged_goes_with_a_broker() -> None:
     assert after.missing == 0
     assert 0 < after.afterwards <= after.acknowledged
     assert after.seconds > 0
+
+
+def test_density_bends_where_the_tail_passes_three_times_the_first() -> None:
+    assert bend([(100, 1.0), (1_000, 3.0), (5_000, 3.1), (10_000, 2.0)]) == 5_000
+    assert bend([(100, 1.0), (1_000, 3.0)]) is None
+    assert kib_a_partition({100: 50.0, 1_000: 52.0, 2_148: 54.0}) == 2.0
+
+
+def test_a_broker_is_asked_on_more_and_more_partitions() -> None:
+    shown = io.StringIO()
+    density(Console(file=shown, width=120), count=1, seconds=0.2, sizes=(2, 40))
+    assert "synced: p99 passes 3 times" in shown.getvalue()
+    assert "KiB of memory a partition" in shown.getvalue()
