@@ -135,9 +135,13 @@ def _keeps_counting_the_first_voters() -> list[Patch]:
 
 
 def _acknowledges_before_fsync() -> list[Patch]:
-    def fetch_request(self: Replica) -> FetchRequest:
+    def fetch_request(self: Replica, wait_ms: int = 0) -> FetchRequest:
         return FetchRequest(
-            epoch=self.epoch, replica=self.key, log_end=self.log.end, high_watermark=self.high_watermark
+            epoch=self.epoch,
+            replica=self.key,
+            log_end=self.log.end,
+            high_watermark=self.high_watermark,
+            wait_ms=wait_ms,
         )
 
     return [(Replica, "fetch_request", fetch_request)]

@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FETCH_WAIT_MS_MAX = 500
+OBSERVER_FETCH_WAIT_MS_MAX = 1_000
 _VOTER = re.compile(r"(\d+)@(.+):(\d+)")
 _SERVER = re.compile(r"(.+):(\d+)")
 _FIRST_SERVER_ID = -2  # Kafka's numbers for servers whose ids nobody knows
@@ -113,6 +114,12 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
             snapshot_entries=config.fluvial_metadata_snapshot_entries,
             snapshot_trailing_entries=config.fluvial_metadata_snapshot_entries // 10,
             fetch_wait_ms_max=min(FETCH_WAIT_MS_MAX, config.controller_quorum_fetch_timeout_ms // 4),
+            # Half of the time is left for the answer's way: who has not heard from its leader by then looks for another.
+            observer_fetch_wait_ms_max=min(
+                OBSERVER_FETCH_WAIT_MS_MAX,
+                config.controller_quorum_fetch_timeout_ms // 2,
+                config.controller_quorum_request_timeout_ms // 2,
+            ),
         ),
         _founders(config, place),
         node.authority,

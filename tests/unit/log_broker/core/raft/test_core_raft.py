@@ -197,8 +197,9 @@ def test_an_entry_of_an_older_epoch_is_never_appended() -> None:
 
 def test_a_read_is_bounded_and_gives_at_least_one_entry() -> None:
     log = RaftLog(OffsetAndEpoch(0, 0), data(1, b"aaaa", b"bb", b"cc"))
-    assert [len(log.read(0, size)) for size in (1, 4, 6, 8)] == [1, 1, 2, 3]
-    assert log.read(3, 10) == ()
+    assert [len(log.read(0, 3, size)) for size in (1, 4, 6, 8)] == [1, 1, 2, 3]
+    assert log.read(3, 3, 10) == log.read(0, 0, 10) == ()
+    assert len(log.read(0, 2, 100)) == 2
 
 
 # The voters
