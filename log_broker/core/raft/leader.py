@@ -38,6 +38,9 @@ from log_broker.core.raft.voters import ReplicaKey, VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
 
 
+_TOGETHER_MS = 20  # fetches that are due within this time of each other are answered at once
+
+
 class _Parked:
     """A fetch that is answered when there is something to tell, or at its deadline."""
 
@@ -116,7 +119,7 @@ class Leader:
             return
         if now_ms >= self._announce_ms:
             self._announce()
-        while (first := self._first_parked()) is not None and now_ms >= first.deadline_ms:
+        while (first := self._first_parked()) is not None and now_ms + _TOGETHER_MS >= first.deadline_ms:
             del self._parked[first.body.replica]
             self._answer(first)
         change = self._change
