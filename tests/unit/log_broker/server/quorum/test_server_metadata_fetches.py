@@ -20,6 +20,7 @@ from log_broker.wire.control import read_response, write_request
 from log_broker.wire.quorum import FETCH_VERSION, METADATA_TOPIC_ID, question, read_answer
 
 WAIT_MS = 60_000
+PATIENCE_SECONDS = 30.0
 
 
 def of_observer(node: Node, node_id: int = 99) -> FetchRequest:
@@ -49,8 +50,9 @@ class Observer:
 
     async def answer(self) -> tuple[int, Any]:
         """Return the next answer with its correlation id."""
-        length, correlation_id = struct.unpack(">ii", await self.client.reader.readexactly(8))
-        content = await self.client.reader.readexactly(length - 4)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            length, correlation_id = struct.unpack(">ii", await self.client.reader.readexactly(8))
+            content = await self.client.reader.readexactly(length - 4)
         return correlation_id, read_response(1, FETCH_VERSION, memoryview(content))
 
 
@@ -113,7 +115,8 @@ async def test_what_no_replica_sends_ends_its_connection(tmp_path: Path, request
         Observer(client).send(_request())
         assert (await Observer(client).answer())[0] == 1
         Observer(client).send(request_bytes)
-        assert await client.reader.read() == b""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await client.reader.read() == b""
         async with client_of(node) as another:
             Observer(another).send(_request())
             assert (await Observer(another).answer())[0] == 1
