@@ -59,17 +59,17 @@ class Observer:
 async def test_observers_that_ask_the_same_are_told_the_same_each_in_answer_to_its_own(tmp_path: Path) -> None:
     async with running(tmp_path) as (node, _), client_of(node) as one, client_of(node) as other:
         observers = [Observer(one), Observer(other)]
-        before = of_observer(node)
         for turn in range(3):
+            before = of_observer(node)
             for number, observer in enumerate(observers):
-                body = replace(of_observer(node), replica=ReplicaKey(90 + number, ""))
+                body = replace(before, replica=ReplicaKey(90 + number, ""))
                 observer.ask(body, 10 * turn + number, node.cluster_id)
             await node.authority.create_topic(CreateTopic(name=f"t{turn}", topic_id=f"{turn:032x}"))
             for number, observer in enumerate(observers):
                 correlation_id, response = await observer.answer()
-                body = read_answer(before, response).body
+                told = read_answer(before, response).body
                 assert correlation_id == 10 * turn + number
-                assert body.high_watermark == before.log_end.offset + turn + 1
+                assert (told.high_watermark, len(told.entries)) == (before.log_end.offset + 1, 1)
         # From the beginning on, to who has nothing.
         observers[0].ask(replace(before, log_end=OffsetAndEpoch(0, 0), high_watermark=0), 99, None)
         asked = replace(before, log_end=OffsetAndEpoch(0, 0))
