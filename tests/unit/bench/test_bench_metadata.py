@@ -34,5 +34,5 @@ def test_every_broker_joins_and_replays_a_change_of_leaders() -> None:
 def test_every_figure_is_told() -> None:
     found = asyncio.run(measure(3, changes=1, rest_seconds=0.1))
     assert {figure.choice for figure in found} == {"3 brokers"}
-    assert len({figure.what for figure in found}) == len(found) == 10
+    assert len({figure.what for figure in found}) == len(found) == 11
     assert all(figure.value >= 0 for figure in found)
