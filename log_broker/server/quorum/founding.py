@@ -102,6 +102,7 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
     key = ReplicaKey(config.node_id, identity.quorum_directory_id)
     place = QuorumReplica(key, config.data_dir / METADATA_DIRECTORY, *node.controller_endpoint)
     alone = VoterSet([Voter(key=key, host=place.host, port=place.port)])
+    least_timeout_ms = min(config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms)
     if upgrade(node.machine.files, place.directory, alone, lambda values: _image_of(values, config)):
         _log.info("the metadata in %s is a quorum's log now, of which this node is the only voter", place.directory)
     return Quorum(
@@ -113,13 +114,9 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
             request_timeout_ms=config.controller_quorum_request_timeout_ms,
             snapshot_entries=config.fluvial_metadata_snapshot_entries,
             snapshot_trailing_entries=config.fluvial_metadata_snapshot_entries // 10,
-            fetch_wait_ms_max=min(FETCH_WAIT_MS_MAX, config.controller_quorum_fetch_timeout_ms // 4),
+            fetch_wait_ms_max=max(1, min(FETCH_WAIT_MS_MAX, config.controller_quorum_fetch_timeout_ms // 4)),
             # Half of the time is left for the answer's way: who has not heard from its leader by then looks for another.
-            observer_fetch_wait_ms_max=min(
-                OBSERVER_FETCH_WAIT_MS_MAX,
-                config.controller_quorum_fetch_timeout_ms // 2,
-                config.controller_quorum_request_timeout_ms // 2,
-            ),
+            observer_fetch_wait_ms_max=max(1, min(OBSERVER_FETCH_WAIT_MS_MAX, least_timeout_ms // 2)),
         ),
         _founders(config, place),
         node.authority,
