@@ -8,7 +8,6 @@ then does it take proposals or change the voters, one at a time (KIP-853).
 
 from collections import deque
 from dataclasses import replace
-from heapq import heappop, heappush
 from typing import Any
 
 from log_broker.core.raft.effects import (
@@ -32,28 +31,13 @@ from log_broker.core.raft.messages import (
     FetchSnapshotResponse,
     RaftResponse,
 )
+from log_broker.core.raft.parked import Parked, ParkedFetches
 from log_broker.core.raft.progress import Followers
 from log_broker.core.raft.replica import Replica, RoleChanges
 from log_broker.core.raft.voters import ReplicaKey, VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
 
-
 _TOGETHER_MS = 20  # fetches that are due within this time of each other are answered at once
-
-
-class _Parked:
-    """A fetch that is answered when there is something to tell, or at its deadline."""
-
-    __slots__ = ("body", "deadline_ms", "link", "token")
-
-    def __init__(self, token: Any, body: FetchRequest, link: Any, deadline_ms: int) -> None:
-        self.token = token
-        self.body = body
-        self.link = link
-        self.deadline_ms = deadline_ms
-
-    def __lt__(self, other: "_Parked") -> bool:
-        return self.deadline_ms < other.deadline_ms
 
 
 class _VoterChange:
@@ -80,8 +64,7 @@ class Leader:
         self.epoch_start = replica.log.end_offset
         self.has_begun = False  # whether an entry of this epoch is committed
         self.followers = Followers(replica)
-        self._parked: dict[ReplicaKey, _Parked] = {}
-        self._by_deadline: list[_Parked] = []  # a heap, also of some that have had their answers
+        self._parked = ParkedFetches()
         self._proposals: deque[tuple[int, int, Any]] = deque()  # (base offset, end offset, token)
         self._change: _VoterChange | None = None
         self._check_ms = replica.now_ms + self._quorum_timeout_ms
@@ -106,7 +89,7 @@ class Leader:
 
     def deadline_ms(self) -> int:
         deadline = min(self._check_ms, self._announce_ms)
-        if (first := self._first_parked()) is not None:
+        if (first := self._parked.first()) is not None:
             deadline = min(deadline, first.deadline_ms)
         if self._change is not None and self._change.offset is None:
             deadline = min(deadline, self._change.deadline_ms)
@@ -119,8 +102,8 @@ class Leader:
             return
         if now_ms >= self._announce_ms:
             self._announce()
-        while (first := self._first_parked()) is not None and now_ms + _TOGETHER_MS >= first.deadline_ms:
-            del self._parked[first.body.replica]
+        while (first := self._parked.first()) is not None and now_ms + _TOGETHER_MS >= first.deadline_ms:
+            self._parked.remove(first)
             self._answer(first)
         change = self._change
         if change is not None and change.offset is None and now_ms >= change.deadline_ms:
@@ -153,7 +136,8 @@ class Leader:
                     progress.caught_up_ms = replica.now_ms
                 if (before := self._parked.get(body.replica)) is not None:
                     replica.answer(before.token, self._nothing_new())
-                self._park(token, body, link)
+                wait_ms = min(body.wait_ms, replica.config.observer_fetch_wait_ms_max)
+                self._parked.put(Parked(token, body, link, replica.now_ms + wait_ms))
                 self.advance()
                 if (parked := self._parked.get(body.replica)) is not None:
                     self._answer_if_changes(parked)
@@ -239,7 +223,7 @@ class Leader:
             while self._proposals and self._proposals[0][1] <= end:
                 base_offset, _, token = self._proposals.popleft()
                 replica.out.append(Proposed(token, ErrorCode.NONE, base_offset))
-            for parked in list(self._parked.values()):
+            for parked in self._parked:
                 self._answer_if_changes(parked)
         self._go_on_with_change()
 
@@ -254,7 +238,7 @@ class Leader:
     def end(self) -> None:
         """Answer all that wait, on the way to another role."""
         replica = self._replica
-        for parked in self._parked.values():
+        for parked in self._parked:
             replica.answer(
                 parked.token,
                 FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, epoch=replica.epoch, leader_id=NO_LEADER),
@@ -299,18 +283,6 @@ class Leader:
                 body = BeginQuorumEpochRequest(epoch=replica.epoch, leader_id=replica.key.node_id, voter=voter)
                 replica.request(voter.node_id, body)
 
-    def _park(self, token: Any, body: FetchRequest, link: Any) -> None:
-        wait_ms = min(body.wait_ms, self._replica.config.observer_fetch_wait_ms_max)
-        parked = self._parked[body.replica] = _Parked(token, body, link, self._replica.now_ms + wait_ms)
-        heappush(self._by_deadline, parked)
-
-    def _first_parked(self) -> _Parked | None:
-        """Return the fetch that is the first to be due."""
-        heap = self._by_deadline
-        while heap and self._parked.get(heap[0].body.replica) is not heap[0]:
-            heappop(heap)
-        return heap[0] if heap else None
-
     def _tell_voters(self) -> None:
         """Give what was appended to those who decide on it; the others have it when that is done."""
         replica = self._replica
@@ -323,18 +295,18 @@ class Leader:
         replica = self._replica
         return replica.log.end_offset if key in replica.voters.current else replica.high_watermark
 
-    def _answer_if_changes(self, parked: _Parked) -> None:
+    def _answer_if_changes(self, parked: Parked) -> None:
         body = parked.body
         is_behind = body.log_end.offset < self._visible_end(body.replica)
         if is_behind or body.high_watermark < self._replica.high_watermark or not body.wait_ms:
-            del self._parked[body.replica]
+            self._parked.remove(parked)
             self._answer(parked)
 
     def _nothing_new(self) -> FetchResponse:
         replica = self._replica
         return FetchResponse(epoch=replica.epoch, leader_id=replica.key.node_id, high_watermark=replica.high_watermark)
 
-    def _answer(self, parked: _Parked) -> None:
+    def _answer(self, parked: Parked) -> None:
         replica = self._replica
         offset = parked.body.log_end.offset
         if offset < replica.log.start_offset:  # the log's start has passed it meanwhile

@@ -115,7 +115,7 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
             snapshot_entries=config.fluvial_metadata_snapshot_entries,
             snapshot_trailing_entries=config.fluvial_metadata_snapshot_entries // 10,
             fetch_wait_ms_max=max(1, min(FETCH_WAIT_MS_MAX, config.controller_quorum_fetch_timeout_ms // 4)),
-            # Half of the time is left for the answer's way: who has not heard from its leader by then looks for another.
+            # Half is left for the answer's way: who has not heard from its leader in time looks for another.
             observer_fetch_wait_ms_max=max(1, min(OBSERVER_FETCH_WAIT_MS_MAX, least_timeout_ms // 2)),
         ),
         _founders(config, place),

@@ -407,7 +407,7 @@ def test_an_observer_that_asks_late_is_given_no_more_than_is_decided() -> None:
     assert leader.fetch(2, 2, 1) == {2: (0, 2), 7: (1, 2), 8: (0, 2)}
 
 
-def test_an_observers_tail_that_was_decided_against_is_found_before_anything_is_decided() -> None:
+def test_an_observers_tail_that_was_decided_against_is_found_at_once() -> None:
     leader = _LeaderOfTwo()
     leader.propose(b"x")
     body = FetchRequest(
