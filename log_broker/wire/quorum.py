@@ -72,8 +72,8 @@ def as_directory_id(value: UUID | None) -> str:
     return value.hex if value is not None else ""
 
 
-def question(body: RaftRequest, *, cluster_id: str | None, endpoint: tuple[str, int], wait_ms: int) -> Question:
-    """Write a request; `endpoint` is where this replica listens, `wait_ms` how long a Fetch may be kept waiting."""
+def question(body: RaftRequest, *, cluster_id: str | None, endpoint: tuple[str, int]) -> Question:
+    """Write a request; `endpoint` is where this replica listens."""
     listeners = ({"name": LISTENER, "host": endpoint[0], "port": endpoint[1]},)
     match body:
         case VoteRequest():
@@ -127,7 +127,7 @@ def question(body: RaftRequest, *, cluster_id: str | None, endpoint: tuple[str, 
             values = {
                 "cluster_id": cluster_id,
                 "replica_state": {"replica_id": body.replica.node_id},
-                "max_wait": wait_ms,
+                "max_wait": body.wait_ms,
                 "min_bytes": 0,
                 "max_bytes": _BYTES_MAX,
                 "topics": ({"topic_id": METADATA_TOPIC_ID, "partitions": (partition,)},),
@@ -237,6 +237,7 @@ def _read_question(api: int, request: Any) -> RaftRequest:
             replica=ReplicaKey(request.replica_state.replica_id, directory_id),
             log_end=OffsetAndEpoch(partition.fetch_offset, partition.last_fetched_epoch),
             high_watermark=partition.high_watermark,
+            wait_ms=max(request.max_wait, 0),
         )
     return FetchSnapshotRequest(
         epoch=partition.current_leader_epoch,

@@ -426,7 +426,7 @@ LEASE = (
     *_of(
         f"{BROKER}/server/quorum/controller.py",
         [f"tests/sim/test_sim_failovers.py::{CUT_OFF}"],
-        ("a controller that may be replaced prolongs leases", "if not self._node.quorum.surely_leads:", "if False:"),
+        ("a controller that may be replaced prolongs leases", "and not self._node.quorum.surely_leads:", "and False:"),
     ),
     *_of(
         f"{BROKER}/server/coordinators/shards.py",

@@ -22,7 +22,7 @@ from log_broker.core.raft.log import OffsetAndEpoch, RaftLog, Snapshot
 from log_broker.core.raft.messages import NO_LEADER, FetchRequest, RaftResponse, VoteRequest, VoteResponse
 from log_broker.core.raft.raft import Raft
 from log_broker.core.raft.replica import EPOCH_MAX, Replica
-from log_broker.core.raft.voters import VoterSet, replicated_offset
+from log_broker.core.raft.voters import ReplicaKey, VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
 from log_broker.sim.cli import make_quorum
 from log_broker.sim.quorum.world import QuorumWorld
@@ -135,9 +135,13 @@ def _keeps_counting_the_first_voters() -> list[Patch]:
 
 
 def _acknowledges_before_fsync() -> list[Patch]:
-    def fetch_request(self: Replica) -> FetchRequest:
+    def fetch_request(self: Replica, wait_ms: int = 0) -> FetchRequest:
         return FetchRequest(
-            epoch=self.epoch, replica=self.key, log_end=self.log.end, high_watermark=self.high_watermark
+            epoch=self.epoch,
+            replica=self.key,
+            log_end=self.log.end,
+            high_watermark=self.high_watermark,
+            wait_ms=wait_ms,
         )
 
     return [(Replica, "fetch_request", fetch_request)]
@@ -286,6 +290,19 @@ def _nobody_is_asked_back() -> list[Patch]:
     return [(Raft, "_told_of", lambda self, epoch, by: None)]
 
 
+def _voters_hear_of_decisions_only() -> list[Patch]:
+    """A leader gives everybody what is committed, also those who have yet to confirm it."""
+    return [(Leader, "_visible_end", lambda self, key: self._replica.high_watermark)]
+
+
+def _observers_are_never_told() -> list[Patch]:
+    def visible_end(self: Leader, key: ReplicaKey) -> int:
+        return real(self, key) if key in self._replica.voters.current else 0
+
+    real = Leader._visible_end
+    return [(Leader, "_visible_end", visible_end)]
+
+
 MUTATIONS = named(
     _votes_twice,
     _forgets_its_vote_at_restart,
@@ -318,6 +335,8 @@ MUTATIONS = named(
     _a_vote_request_ends_an_epoch_that_has_a_leader,
     _a_fetch_ends_an_epoch,
     _nobody_is_asked_back,
+    _voters_hear_of_decisions_only,
+    _observers_are_never_told,
 )
 
 

@@ -97,7 +97,9 @@ class Follower:
 
     def _ask(self) -> None:
         replica = self._replica
-        body: FetchRequest | FetchSnapshotRequest | None = replica.fetch_request()
+        config = replica.config
+        wait_ms = config.fetch_wait_ms_max if replica.is_voter else config.observer_fetch_wait_ms_max
+        body: FetchRequest | FetchSnapshotRequest | None = replica.fetch_request(wait_ms)
         if self._download is not None:
             position = len(self._download.content)
             body = FetchSnapshotRequest(

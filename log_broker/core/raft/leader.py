@@ -31,22 +31,13 @@ from log_broker.core.raft.messages import (
     FetchSnapshotResponse,
     RaftResponse,
 )
+from log_broker.core.raft.parked import Parked, ParkedFetches
 from log_broker.core.raft.progress import Followers
 from log_broker.core.raft.replica import Replica, RoleChanges
 from log_broker.core.raft.voters import ReplicaKey, VoterSet, replicated_offset
 from log_broker.errors import ErrorCode
 
-
-class _Parked:
-    """A fetch that is answered when there is something to tell, or at its deadline."""
-
-    __slots__ = ("body", "deadline_ms", "link", "token")
-
-    def __init__(self, token: Any, body: FetchRequest, link: Any, deadline_ms: int) -> None:
-        self.token = token
-        self.body = body
-        self.link = link
-        self.deadline_ms = deadline_ms
+_TOGETHER_MS = 20  # fetches that are due within this time of each other are answered at once
 
 
 class _VoterChange:
@@ -73,7 +64,7 @@ class Leader:
         self.epoch_start = replica.log.end_offset
         self.has_begun = False  # whether an entry of this epoch is committed
         self.followers = Followers(replica)
-        self._parked: dict[ReplicaKey, _Parked] = {}
+        self._parked = ParkedFetches()
         self._proposals: deque[tuple[int, int, Any]] = deque()  # (base offset, end offset, token)
         self._change: _VoterChange | None = None
         self._check_ms = replica.now_ms + self._quorum_timeout_ms
@@ -98,8 +89,8 @@ class Leader:
 
     def deadline_ms(self) -> int:
         deadline = min(self._check_ms, self._announce_ms)
-        if self._parked:
-            deadline = min(deadline, self._first_parked.deadline_ms)
+        if (first := self._parked.first()) is not None:
+            deadline = min(deadline, first.deadline_ms)
         if self._change is not None and self._change.offset is None:
             deadline = min(deadline, self._change.deadline_ms)
         return deadline
@@ -111,8 +102,9 @@ class Leader:
             return
         if now_ms >= self._announce_ms:
             self._announce()
-        while self._parked and now_ms >= self._first_parked.deadline_ms:
-            self._answer(self._parked.pop(self._first_parked.body.replica))
+        while (first := self._parked.first()) is not None and now_ms + _TOGETHER_MS >= first.deadline_ms:
+            self._parked.remove(first)
+            self._answer(first)
         change = self._change
         if change is not None and change.offset is None and now_ms >= change.deadline_ms:
             self._end_change(ErrorCode.REQUEST_TIMED_OUT, "the new voter did not catch up in time")
@@ -140,17 +132,15 @@ class Leader:
         if shared is not None and shared.epoch == body.log_end.epoch and shared.offset >= body.log_end.offset:
             if body.log_end.offset >= replica.log.start_offset:
                 progress.match = max(progress.match, body.log_end.offset)
-                if progress.match >= replica.log.end_offset:
+                if progress.match >= self._visible_end(body.replica):
                     progress.caught_up_ms = replica.now_ms
-                before = self._parked.pop(body.replica, None)  # the newest stands last
-                if before is not None:
+                if (before := self._parked.get(body.replica)) is not None:
                     replica.answer(before.token, self._nothing_new())
-                self._parked[body.replica] = _Parked(
-                    token, body, link, replica.now_ms + replica.config.fetch_wait_ms_max
-                )
+                wait_ms = min(body.wait_ms, replica.config.observer_fetch_wait_ms_max)
+                self._parked.put(Parked(token, body, link, replica.now_ms + wait_ms))
                 self.advance()
-                if body.replica in self._parked:
-                    self._answer_if_changes(self._parked[body.replica])
+                if (parked := self._parked.get(body.replica)) is not None:
+                    self._answer_if_changes(parked)
                 return
             shared = None
         answer = replace(self._nothing_new(), diverging=shared)
@@ -195,7 +185,7 @@ class Leader:
             return
         replica.append(tuple(Entry(replica.epoch, EntryKind.DATA, data) for data in event.data))
         self._proposals.append((base_offset, replica.log.end_offset, event.token))
-        self._answer_parked()
+        self._tell_voters()
 
     def change_voters(self, event: AddVoter | RemoveVoter | UpdateVoter) -> None:
         """Begin to make an observer a voter, a voter an observer, or to write down where a voter listens."""
@@ -233,7 +223,8 @@ class Leader:
             while self._proposals and self._proposals[0][1] <= end:
                 base_offset, _, token = self._proposals.popleft()
                 replica.out.append(Proposed(token, ErrorCode.NONE, base_offset))
-            self._answer_parked()
+            for parked in self._parked:
+                self._answer_if_changes(parked)
         self._go_on_with_change()
 
     def decided_end(self) -> int:
@@ -247,7 +238,7 @@ class Leader:
     def end(self) -> None:
         """Answer all that wait, on the way to another role."""
         replica = self._replica
-        for parked in self._parked.values():
+        for parked in self._parked:
             replica.answer(
                 parked.token,
                 FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, epoch=replica.epoch, leader_id=NO_LEADER),
@@ -292,33 +283,37 @@ class Leader:
                 body = BeginQuorumEpochRequest(epoch=replica.epoch, leader_id=replica.key.node_id, voter=voter)
                 replica.request(voter.node_id, body)
 
-    @property
-    def _first_parked(self) -> _Parked:
-        """The fetch that has waited longest: all wait equally long, so it is the first to be due."""
-        return next(iter(self._parked.values()))
-
-    def _answer_parked(self) -> None:
-        for parked in list(self._parked.values()):
-            self._answer_if_changes(parked)
-
-    def _answer_if_changes(self, parked: _Parked) -> None:
+    def _tell_voters(self) -> None:
+        """Give what was appended to those who decide on it; the others have it when that is done."""
         replica = self._replica
+        for voter in replica.voters.current.others(replica.key):
+            if (parked := self._parked.get(voter)) is not None:
+                self._answer_if_changes(parked)
+
+    def _visible_end(self, key: ReplicaKey) -> int:
+        """Return how much of the log a replica is given: an observer nothing that it could not replay yet."""
+        replica = self._replica
+        return replica.log.end_offset if key in replica.voters.current else replica.high_watermark
+
+    def _answer_if_changes(self, parked: Parked) -> None:
         body = parked.body
-        if body.log_end.offset < replica.log.end_offset or body.high_watermark < replica.high_watermark:
-            del self._parked[body.replica]
+        is_behind = body.log_end.offset < self._visible_end(body.replica)
+        if is_behind or body.high_watermark < self._replica.high_watermark or not body.wait_ms:
+            self._parked.remove(parked)
             self._answer(parked)
 
     def _nothing_new(self) -> FetchResponse:
         replica = self._replica
         return FetchResponse(epoch=replica.epoch, leader_id=replica.key.node_id, high_watermark=replica.high_watermark)
 
-    def _answer(self, parked: _Parked) -> None:
+    def _answer(self, parked: Parked) -> None:
         replica = self._replica
         offset = parked.body.log_end.offset
         if offset < replica.log.start_offset:  # the log's start has passed it meanwhile
             self.on_fetch(parked.token, parked.body, parked.link)
             return
-        answer = replace(self._nothing_new(), entries=replica.log.read(offset, replica.config.fetch_bytes_max))
+        entries = replica.log.read(offset, self._visible_end(parked.body.replica), replica.config.fetch_bytes_max)
+        answer = replace(self._nothing_new(), entries=entries)
         if (progress := self.followers.all.get(parked.body.replica)) is not None:
             progress.answered(replica.now_ms)
         replica.answer(parked.token, answer)
@@ -338,7 +333,7 @@ class Leader:
                 return
             change.offset = replica.log.end_offset
             replica.append((Entry(replica.epoch, EntryKind.VOTERS, change.voters.encode()),))
-            self._answer_parked()
+            self._tell_voters()
         elif replica.high_watermark > change.offset:
             self._end_change(ErrorCode.NONE, "")
             if not replica.is_voter:

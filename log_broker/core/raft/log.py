@@ -89,12 +89,13 @@ class RaftLog:
             offset += 1
         self._entries += entries
 
-    def read(self, offset: int, bytes_max: int) -> tuple[Entry, ...]:
-        """Return entries from `offset` on, as many as `bytes_max` allows but at least one, if there is any."""
+    def read(self, offset: int, end_offset: int, bytes_max: int) -> tuple[Entry, ...]:
+        """Return entries of a range, as many as `bytes_max` allows but at least one, if there is any."""
         entries = self._entries
         at = end = offset - self.start.offset
+        last = end_offset - self.start.offset
         size = 0
-        while end < len(entries) and (end == at or size + len(entries[end].data) <= bytes_max):
+        while end < last and (end == at or size + len(entries[end].data) <= bytes_max):
             size += len(entries[end].data)
             end += 1
         return tuple(entries[at:end])

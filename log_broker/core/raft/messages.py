@@ -71,13 +71,15 @@ class FetchRequest:
     """
     `replica` asks for entries from `log_end` on; all before it is on its disk, so this acknowledges them.
 
-    `high_watermark` is what it knows, so that a leader who knows of more answers at once (KIP-1166).
+    `high_watermark` is what it knows, so that a leader who knows of more answers at once (KIP-1166). A leader with
+    nothing new keeps the answer back for `wait_ms`.
     """
 
     epoch: int
     replica: ReplicaKey
     log_end: OffsetAndEpoch
     high_watermark: int
+    wait_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

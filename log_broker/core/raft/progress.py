@@ -22,7 +22,7 @@ class Progress:
         self.fetched_ms = self.followed_ms = now_ms
         self._link: Any = None
         self._answered_ms: int | None = None
-        self.caught_up_ms: int | None = None  # when it last had all that we had
+        self.caught_up_ms: int | None = None  # when it last had all that it is given
 
     def fetched(self, link: Any) -> None:
         """Take note of a fetch that came on a connection."""

@@ -50,6 +50,7 @@ class RaftConfig:
     request_timeout_ms: int = 2_000
     retry_backoff_ms: int = 20
     fetch_wait_ms_max: int = 500
+    observer_fetch_wait_ms_max: int = 1_000  # and of anybody, whatever he asks for
     fetch_bytes_max: int = 1024 * 1024
     add_voter_timeout_ms: int = 30_000
     observer_session_ms: int = 300_000
@@ -201,12 +202,16 @@ class Replica:
             self.synced_end = self._stores.popleft()[1]
         self._take_snapshot()
 
-    def fetch_request(self) -> FetchRequest | None:
+    def fetch_request(self, wait_ms: int = 0) -> FetchRequest | None:
         """Return the request for what follows our log, None while part of the log is still on its way to the disk."""
         if self.synced_end < self.log.end_offset:
             return None
         return FetchRequest(
-            epoch=self.epoch, replica=self.key, log_end=self.log.end, high_watermark=self.high_watermark
+            epoch=self.epoch,
+            replica=self.key,
+            log_end=self.log.end,
+            high_watermark=self.high_watermark,
+            wait_ms=wait_ms,
         )
 
     def commit(self, end_offset: int) -> None:

@@ -130,16 +130,21 @@ class Controller:
         await self._submit(lambda image: self._registry.register(image, wanted, self._now_ms()))
         return self._node.cluster.brokers[wanted.node_id].epoch
 
-    async def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
-        """Take in a sign of life; the answer prolongs the broker's lease."""
+    def heard_of(self, beat: Heartbeat) -> HeartbeatAnswer:
+        """Take in a sign of life; where there is something to decide, `heartbeat` does, and gives the answer."""
         # A fence that is decided cannot be taken back, so it ends the lease however long it takes to be committed.
         check_broker_epoch(self._authority.decided, beat.node_id, beat.broker_epoch)
         # Most change nothing, and need no turn among the decisions.
         answer = self._registry.heartbeat(self._node.cluster, beat, self._now_ms())
+        if not answer.records and not self._node.quorum.surely_leads:
+            # Another may have been elected and fence the broker a session after that, sooner than the lease ends.
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "a majority of the voters has not been heard from for long")
+        return answer
+
+    async def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        """Take in a sign of life; the answer prolongs the broker's lease."""
+        answer = self.heard_of(beat)
         if not answer.records:
-            if not self._node.quorum.surely_leads:
-                # Another may have been elected and fence the broker a session after that, sooner than the lease ends.
-                raise BrokerError(ErrorCode.NOT_CONTROLLER, "a majority of the voters has not been heard from for long")
             return answer
 
         def decide(image: ClusterImage) -> Sequence[MetadataRecord]:

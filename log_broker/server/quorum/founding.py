@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 FETCH_WAIT_MS_MAX = 500
+OBSERVER_FETCH_WAIT_MS_MAX = 1_000
 _VOTER = re.compile(r"(\d+)@(.+):(\d+)")
 _SERVER = re.compile(r"(.+):(\d+)")
 _FIRST_SERVER_ID = -2  # Kafka's numbers for servers whose ids nobody knows
@@ -101,6 +102,7 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
     key = ReplicaKey(config.node_id, identity.quorum_directory_id)
     place = QuorumReplica(key, config.data_dir / METADATA_DIRECTORY, *node.controller_endpoint)
     alone = VoterSet([Voter(key=key, host=place.host, port=place.port)])
+    least_timeout_ms = min(config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms)
     if upgrade(node.machine.files, place.directory, alone, lambda values: _image_of(values, config)):
         _log.info("the metadata in %s is a quorum's log now, of which this node is the only voter", place.directory)
     return Quorum(
@@ -112,7 +114,9 @@ def open_quorum(node: FoundingHost, identity: MetaProperties) -> Quorum:
             request_timeout_ms=config.controller_quorum_request_timeout_ms,
             snapshot_entries=config.fluvial_metadata_snapshot_entries,
             snapshot_trailing_entries=config.fluvial_metadata_snapshot_entries // 10,
-            fetch_wait_ms_max=min(FETCH_WAIT_MS_MAX, config.controller_quorum_fetch_timeout_ms // 4),
+            fetch_wait_ms_max=max(1, min(FETCH_WAIT_MS_MAX, config.controller_quorum_fetch_timeout_ms // 4)),
+            # Half is left for the answer's way: who has not heard from its leader in time looks for another.
+            observer_fetch_wait_ms_max=max(1, min(OBSERVER_FETCH_WAIT_MS_MAX, least_timeout_ms // 2)),
         ),
         _founders(config, place),
         node.authority,

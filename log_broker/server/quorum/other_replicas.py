@@ -64,12 +64,7 @@ class OtherReplicas:
 
     async def ask(self, to: int, body: RaftRequest) -> RaftResponse | None:
         """Send a request and return the answer, None where there is none."""
-        asked = messages.question(
-            body,
-            cluster_id=self._cluster_id(),
-            endpoint=self._own_endpoint,
-            wait_ms=self._config.fetch_wait_ms_max,
-        )
+        asked = messages.question(body, cluster_id=self._cluster_id(), endpoint=self._own_endpoint)
         # A Fetch may wait, and no vote is to wait behind it.
         purpose = "quorum-fetch" if isinstance(body, FetchRequest | FetchSnapshotRequest) else "quorum"
         try:
@@ -97,7 +92,7 @@ class OtherReplicas:
     async def confirm(self, voter: Voter, epoch: int, leader_id: int) -> None:
         """Raise BrokerError unless the voter listens where it is said to: whoever reaches this port can say so."""
         body = BeginQuorumEpochRequest(epoch=epoch, leader_id=leader_id, voter=voter.key)
-        asked = messages.question(body, cluster_id=self._cluster_id(), endpoint=self._own_endpoint, wait_ms=0)
+        asked = messages.question(body, cluster_id=self._cluster_id(), endpoint=self._own_endpoint)
         link = PeerLink(f"{voter.host}:{voter.port}", dialer=self.peers.dialer)
         try:
             response = await link.ask(asked.api, asked.version, asked.values, timeout_seconds=CONFIRM_SECONDS_MAX)

@@ -30,11 +30,7 @@ from log_broker.core.raft.effects import (
     VotersChanged,
 )
 from log_broker.core.raft.log import Entry, EntryKind
-from log_broker.core.raft.messages import (
-    FetchRequest,
-    RaftRequest,
-    RaftResponse,
-)
+from log_broker.core.raft.messages import RaftRequest, RaftResponse
 from log_broker.core.raft.raft import Raft
 from log_broker.core.raft.replica import RaftConfig, epoch_bound
 from log_broker.core.raft.voters import ReplicaKey, Voter, VoterSet
@@ -234,18 +230,20 @@ class Quorum:
                 self._is_confirming = False
         await self.change_voters(lambda token: UpdateVoter(voter, token))
 
-    async def answer(self, api: int, request: Any, *, link: str | None = None) -> messages.Values:
-        """Answer what another replica asks, on the connection `link`; raises BrokerError."""
+    async def answer(self, api: int, request: Any) -> messages.Values:
+        """Answer what another replica asks, but for a Fetch; raises BrokerError."""
         if not messages.is_of_cluster(api, request.cluster_id, self._cluster_id()):
             return messages.refusal(api, ErrorCode.INCONSISTENT_CLUSTER_ID)
-        body = messages.read_question(api, request)
-        promise: asyncio.Future[RaftResponse | None] = self._promise(None)
-        self.handle(RequestReceived(promise, body, link))
-        answer = await promise
+        answer = await self.asked(messages.read_question(api, request))
         if answer is None:
             return messages.refusal(api, ErrorCode.KAFKA_STORAGE_ERROR)
-        base_offset = body.log_end.offset if isinstance(body, FetchRequest) else 0
-        return messages.answer(answer, base_offset, self.others.endpoint_of(answer.leader_id))
+        return messages.answer(answer, 0, self.others.endpoint_of(answer.leader_id))
+
+    def asked(self, body: RaftRequest, link: str | None = None) -> "asyncio.Future[RaftResponse | None]":
+        """Hand in what another replica asks, on the connection `link`; the answer is None if this one dies before."""
+        promise: asyncio.Future[RaftResponse | None] = self._promise(None)
+        self.handle(RequestReceived(promise, body, link))
+        return promise
 
     def _epoch_max(self) -> int:
         return epoch_bound(self._unix_s())

@@ -43,6 +43,7 @@ class ReplicaLife:
         self._replica = replica
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0
         self._jobs: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()  # the first is being done
         self._asking: set[asyncio.Task[None]] = set()
         self._alive = True
@@ -54,10 +55,17 @@ class ReplicaLife:
 
     def wake_at(self, deadline_ms: int | None) -> None:
         if self._timer is not None:
+            if deadline_ms is not None and self._due_ms <= deadline_ms:
+                return  # a tick too early asks for the next: most deadlines are put off before they come
             self._timer.cancel()
             self._timer = None
         if deadline_ms is not None and self._alive:
-            self._timer = self._loop.call_at(deadline_ms / 1000 + 0.001, self._replica.tick)
+            self._due_ms = deadline_ms
+            self._timer = self._loop.call_at(deadline_ms / 1000 + 0.001, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._replica.tick()
 
     def store(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         if not self._alive:

@@ -75,7 +75,6 @@ class Stranger:
             self._body(world.keys[target]),
             cluster_id=chance.choice((CLUSTER_ID, CLUSTER_ID, CLUSTER_ID, None, "another")),
             endpoint=_ENDPOINT,
-            wait_ms=chance.choice((0, 500, _LAST)),
         )
         frame = Foreign(bytes(write_request(asked.api, asked.version, 1, _NAME, asked.values)))
         world.kernel.trace(_NAME, f"▶ n{target} {asked.api.name} {asked.values['cluster_id']}")
@@ -103,7 +102,13 @@ class Stranger:
             sender = ReplicaKey(sender.node_id, directory_of(_UNKNOWN_NODE, 0))
         end = OffsetAndEpoch(chance.choice(_OFFSETS), chance.choice((epoch, self._epoch())))
         if kind == 3:
-            return FetchRequest(epoch=epoch, replica=sender, log_end=end, high_watermark=chance.choice(_OFFSETS))
+            return FetchRequest(
+                epoch=epoch,
+                replica=sender,
+                log_end=end,
+                high_watermark=chance.choice(_OFFSETS),
+                wait_ms=chance.choice((0, 500, _LAST)),
+            )
         position = chance.choice(_OFFSETS)
         return FetchSnapshotRequest(epoch=epoch, replica=sender, snapshot_id=end, position=position)
 

@@ -47,6 +47,7 @@ def draw_config(chance: random.Random) -> RaftConfig:
         request_timeout_ms=fetch_ms * 2 // 3,
         retry_backoff_ms=20,
         fetch_wait_ms_max=fetch_ms // 3,
+        observer_fetch_wait_ms_max=fetch_ms // 2,
         add_voter_timeout_ms=2_000,
         snapshot_entries=40,
         snapshot_trailing_entries=10,

@@ -34,7 +34,7 @@ def test_every_broker_joins_and_replays_a_change_of_leaders() -> None:
 def test_every_figure_is_told() -> None:
     found = asyncio.run(measure(3, changes=1, rest_seconds=0.1))
     assert {figure.choice for figure in found} == {"3 brokers"}
-    assert len({figure.what for figure in found}) == len(found) == 10
+    assert len({figure.what for figure in found}) == len(found) == 11
     assert all(figure.value >= 0 for figure in found)
 
 
@@ -58,6 +58,6 @@ def test_brokers_are_fenced_at_once_and_each_of_their_partitions_has_another_lea
 def test_what_is_asked_at_once_is_told_beside_the_rest() -> None:
     found = asyncio.run(measure(4, changes=1, rest_seconds=0.1, together=2, partitions=3))
     told = {figure.what: figure.value for figure in found}
-    assert len(told) == 12
+    assert len(told) == 13
     assert told["CPU ms a change, 2 at once"] >= 0
     assert told["ms to 100% of all"] > 0

@@ -39,6 +39,7 @@ from log_broker.server.partitions.ports import Partitions
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.ports import Cluster, Process
 from log_broker.server.quorum.fetch import fetch_metadata
+from log_broker.server.quorum.ports import HasQuorum
 from log_broker.server.replication.replica_fetches import ReplicaFetches
 from log_broker.storage.cold_reads import ColdPart
 from log_broker.wire.fetch import (
@@ -67,7 +68,7 @@ WAITING_BYTES = 512  # what a fetch that waits holds for each of its partitions,
 BATCH_BYTES_MIN = HEADER_BYTES
 
 
-class FetchHost(Cluster, HasAuthorizer, HasMemory, Partitions, Process, Protocol):
+class FetchHost(Cluster, HasAuthorizer, HasMemory, HasQuorum, Partitions, Process, Protocol):
     """What answering a Fetch asks of the node."""
 
     @property

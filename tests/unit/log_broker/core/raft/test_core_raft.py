@@ -197,8 +197,9 @@ def test_an_entry_of_an_older_epoch_is_never_appended() -> None:
 
 def test_a_read_is_bounded_and_gives_at_least_one_entry() -> None:
     log = RaftLog(OffsetAndEpoch(0, 0), data(1, b"aaaa", b"bb", b"cc"))
-    assert [len(log.read(0, size)) for size in (1, 4, 6, 8)] == [1, 1, 2, 3]
-    assert log.read(3, 10) == ()
+    assert [len(log.read(0, 3, size)) for size in (1, 4, 6, 8)] == [1, 1, 2, 3]
+    assert log.read(3, 3, 10) == log.read(0, 0, 10) == ()
+    assert len(log.read(0, 2, 100)) == 2
 
 
 # The voters
@@ -344,6 +345,120 @@ def test_an_observer_follows_and_never_stands_for_election() -> None:
     replicas.pass_time(30_000)
     assert isinstance(replicas.rafts[7].role, Unattached)
     assert replicas.rafts[7].replica.epoch == replicas.rafts[1].replica.epoch
+
+
+class _LeaderOfTwo:
+    """Node 1 leads, node 2 votes, node 7 observes; all that it has written is known by all to be committed."""
+
+    def __init__(self) -> None:
+        self.raft = a_raft(bootstrap=voters(1, 2))
+        self.raft.become_candidate()
+        self.raft.become_leader()
+        self.raft.handle(Stored(1), 0)
+        self.fetch(2, 1)
+
+    @property
+    def high_watermark(self) -> int:
+        return self.raft.replica.high_watermark
+
+    def fetch(self, node_id: int, end: int, high_watermark: int = 0, *, wait_ms: int = 500, at_ms: int = 0) -> Any:
+        """Have a replica fetch and return what all who fetch are answered, by node id."""
+        epoch = self.raft.replica.log.epoch_at(end - 1) if end else 0
+        body = FetchRequest(
+            epoch=self.raft.replica.epoch,
+            replica=key(node_id),
+            log_end=OffsetAndEpoch(end, epoch),
+            high_watermark=high_watermark,
+            wait_ms=wait_ms,
+        )
+        return by_asker(self.raft.handle(RequestReceived(node_id, body), at_ms))
+
+    def propose(self, value: bytes) -> Any:
+        effects = self.raft.handle(Propose(self.raft.replica.epoch, (value,), "t"), 0)
+        number = next(effect.number for effect in effects if isinstance(effect, AppendEntries))
+        return by_asker([*effects, *self.raft.handle(Stored(number), 0)])
+
+
+def by_asker(effects: Any) -> dict[int, tuple[int, int]]:
+    """Return how many entries each is sent, and with which high watermark."""
+    return {
+        effect.token: (len(effect.body.entries), effect.body.high_watermark)
+        for effect in effects
+        if isinstance(effect, SendResponse)
+    }
+
+
+def test_an_observer_is_told_once_of_what_is_decided_and_a_voter_at_once() -> None:
+    leader = _LeaderOfTwo()
+    assert leader.fetch(2, 1, 1) == leader.fetch(7, 1, 1) == {}
+    assert leader.propose(b"x") == {2: (1, 1)}
+    assert leader.fetch(2, 2, 1) == {2: (0, 2), 7: (1, 2)}
+    assert leader.fetch(7, 2, 2) == {}
+
+
+def test_an_observer_that_asks_late_is_given_no_more_than_is_decided() -> None:
+    leader = _LeaderOfTwo()
+    leader.propose(b"x")
+    assert leader.high_watermark == 1
+    assert leader.fetch(7, 0) == {7: (1, 1)}
+    assert leader.fetch(7, 1, 1) == {}
+    # One whose log is longer, as a former leader may have told it more, is not behind.
+    assert leader.fetch(8, 2, 1) == {}
+    assert leader.fetch(2, 2, 1) == {2: (0, 2), 7: (1, 2), 8: (0, 2)}
+
+
+def test_an_observers_tail_that_was_decided_against_is_found_at_once() -> None:
+    leader = _LeaderOfTwo()
+    leader.propose(b"x")
+    body = FetchRequest(
+        epoch=leader.raft.replica.epoch, replica=key(7), log_end=OffsetAndEpoch(5, 0), high_watermark=0, wait_ms=500
+    )
+    (answer,) = answers(leader.raft.handle(RequestReceived(7, body), 0))
+    assert answer.diverging == (0, 0)
+
+
+def test_who_is_made_a_voter_gets_the_record_that_it_must_confirm() -> None:
+    leader = _LeaderOfTwo()
+    assert leader.fetch(7, 1, 1) == leader.fetch(2, 1, 1) == {}
+    effects = leader.raft.handle(AddVoter(Voter(key=key(7)), "add"), 0)
+    assert by_asker(effects) == {2: (1, 1), 7: (1, 1)}
+    assert leader.high_watermark == 1
+
+
+def test_who_is_no_voter_any_more_hears_of_it_when_that_is_decided() -> None:
+    leader = _LeaderOfTwo()
+    assert leader.fetch(2, 1, 1) == {}
+    effects = leader.raft.handle(RemoveVoter(key(2), "remove"), 0)
+    number = next(effect.number for effect in effects if isinstance(effect, AppendEntries))
+    assert by_asker(effects) == {}
+    assert by_asker(leader.raft.handle(Stored(number), 0)) == {2: (1, 2)}
+
+
+def test_a_fetch_waits_for_as_long_as_it_says_within_bounds() -> None:
+    leader = _LeaderOfTwo()
+    most = CONFIG.observer_fetch_wait_ms_max
+    waits = {7: most, 8: 300, 9: 2**31 - 1}
+    assert leader.fetch(6, 1, 1, wait_ms=0) == {6: (0, 1)}
+    assert [leader.fetch(node_id, 1, 1, wait_ms=wait_ms) for node_id, wait_ms in waits.items()] == [{}, {}, {}]
+    assert leader.raft.next_deadline_ms() == 300
+    assert by_asker(leader.raft.tick(300)) == {8: (0, 1)}
+    assert by_asker(leader.raft.tick(most)) == {7: (0, 1), 9: (0, 1)}
+
+
+def test_an_observer_waits_longer_than_a_voter_and_who_looks_for_a_leader_not_at_all() -> None:
+    for node_id, wait_ms in ((2, CONFIG.fetch_wait_ms_max), (7, CONFIG.observer_fetch_wait_ms_max)):
+        raft = a_raft(node_id)
+        (looking,) = requests(raft.tick(0), FetchRequest)
+        raft.become_follower(1, 1)
+        (following,) = requests(raft.tick(0), FetchRequest)
+        assert (looking.wait_ms, following.wait_ms) == (0, wait_ms)
+
+
+def test_observers_that_wait_are_told_at_once_that_their_leader_leads_no_more() -> None:
+    leader = _LeaderOfTwo()
+    assert leader.fetch(7, 1, 1, wait_ms=1_000) == {}
+    (answer,) = answers(leader.raft.handle(Resign(), 1))
+    assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_leader_surely_leads_for_as_long_as_its_voters_elect_no_other() -> None:

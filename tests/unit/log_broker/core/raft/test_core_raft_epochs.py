@@ -220,6 +220,7 @@ def test_a_fetch_that_another_overtakes_is_answered() -> None:
         replica=key(9),
         log_end=leader.replica.log.end,
         high_watermark=leader.replica.high_watermark,
+        wait_ms=500,
     )
     assert answers(leader.handle(RequestReceived("first", body), now)) == []
     effects = leader.handle(RequestReceived("second", body), now)

@@ -51,15 +51,17 @@ async def test_all_voters_and_how_far_they_are_are_described_by_any_node(tmp_pat
     async with cluster_of(tmp_path, 3) as cluster:
         follower = next(node for node in cluster.nodes.values() if not node.is_controller)
         async with asyncio.timeout(30):
-            while True:  # until each voter has fetched from this leader
+            while True:  # until each voter has fetched from this leader and nothing is being committed
                 found = await quorum_of(follower)
                 assert found.error_code == ErrorCode.NONE
-                if all(voter.last_fetch_timestamp > 0 for voter in found.current_voters):
+                if all(
+                    voter.last_fetch_timestamp > 0 and voter.log_end_offset <= found.high_watermark
+                    for voter in found.current_voters
+                ):
                     break
         assert found.leader_id == cluster.controller.config.node_id
         assert {voter.replica_id for voter in found.current_voters} == {0, 1, 2}
         assert found.observers == ()
-        assert all(voter.log_end_offset <= found.high_watermark for voter in found.current_voters)
 
 
 async def test_another_voter_takes_over_from_a_controller_that_dies_and_it_returns(tmp_path: Path) -> None:

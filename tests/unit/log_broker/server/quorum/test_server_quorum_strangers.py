@@ -50,7 +50,7 @@ MESSAGES: dict[str, Callable[[int, ReplicaKey, ReplicaKey], RaftRequest]] = {
 
 
 async def send(node: Node, body: RaftRequest, cluster_id: str | None) -> Any:
-    asked = question(body, cluster_id=cluster_id, endpoint=("127.0.0.1", 1), wait_ms=0)
+    asked = question(body, cluster_id=cluster_id, endpoint=("127.0.0.1", 1))
     async with client_of(node) as client:
         return await client.ask(asked.api, asked.values, version=asked.version)
 
