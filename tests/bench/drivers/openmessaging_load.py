@@ -8,6 +8,7 @@ Of many messages a few are timed: they carry the time, all others zeros.
 
 import json
 import sys
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from tests.bench.drivers.openmessaging_consumers import STAMP, Consumers
 
 TIMED_A_SECOND = 2_000
 PACE_SECONDS = 0.001
+POLL_SECONDS = 1.0
 SETTLE_SECONDS = 1.0
 FLUSH_SECONDS_MAX = 120.0
 BUFFER_KBYTES = 32_768  # buffer.memory of the Java client
@@ -61,6 +63,8 @@ class Producers:
         self.sent = 0
         self.latencies: list[float] = []
         self.failures: list[str] = []
+        for producer in self._producers:
+            threading.Thread(target=self._serve, args=(producer,), daemon=True).start()
 
     def send_for(self, seconds: float) -> None:
         """Send, and return once all of it is acknowledged."""
@@ -74,8 +78,6 @@ class Producers:
         while (now := time.perf_counter()) < until:
             while self.sent - first < (now - began) * self._load.rate:
                 self._send()
-            for producer in self._producers:
-                producer.poll(0)
             time.sleep(PACE_SECONDS)
 
     def _without_pause(self, until: float) -> None:
@@ -93,10 +95,13 @@ class Producers:
                 producer.produce(self._load.topic, stamp + self._filling, **told)
                 break
             except BufferError:
-                producer.poll(0.005)
+                time.sleep(PACE_SECONDS)
         self.sent += 1
-        if is_timed:
-            producer.poll(0)
+
+    def _serve(self, producer: Producer) -> None:
+        """Hear of acknowledgements as they come: librdkafka takes the time when it tells of them."""
+        while True:
+            producer.poll(POLL_SECONDS)
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is not None:
