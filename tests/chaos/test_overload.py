@@ -10,7 +10,7 @@ SECONDS = 60
 
 
 @pytest.mark.rota
-def test_a_broker_under_three_times_what_it_can_take_slows_producers_down_and_loses_nothing(tmp_path: Path) -> None:
+def test_three_times_what_a_broker_can_take_loses_nothing_and_stops_nobody(tmp_path: Path) -> None:
     told: list[str] = []
     findings = overload(tmp_path, SECONDS, told.append)
     print("\n".join(told))

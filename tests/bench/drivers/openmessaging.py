@@ -15,7 +15,7 @@ from tests.bench.broker.servers import Broker
 from tests.bench.drivers.sides import compared
 
 LOAD = "tests.bench.drivers.openmessaging_load"
-SECONDS = 5.0
+SECONDS = 4.0
 
 
 class Shape(NamedTuple):
