@@ -36,7 +36,7 @@ PARTITIONS = 4
 PROCESSES, PRODUCERS = 2, 10  # each process has so many
 VALUE_BYTES = 10_000
 TIMES = 3
-CAPACITY_SECONDS = 4
+CAPACITY_SECONDS = 8
 SETTINGS = {
     # Less than the producers may have on their way: 20 with five requests of a megabyte each.
     "queued.max.request.bytes": 16 * MIB,
@@ -143,14 +143,8 @@ class Overload:
         capacity = self._capacity()
         calm_seconds = max(seconds // 6, 2)
         before = self._phase("a third of it", calm_seconds, lambda _: capacity / TIMES)
-        highest = capacity
-
-        def three_times(last: Done | None) -> float:
-            nonlocal highest  # what it takes may turn out to be more than was found first
-            highest = max(highest, last.acknowledged if last else 0)
-            return TIMES * highest
-
-        during = self._phase("three times as many", seconds, three_times)
+        # What it takes may turn out to be more than was found first.
+        during = self._phase("three times as many", seconds, lambda taken: TIMES * max(capacity, taken))
         self._expect(during.refused > 0, "no producer was slowed down: it was no overload")
         began = time.monotonic()
         self._expect(not self._sources.drain().failures, "records failed that were taken before")
@@ -160,18 +154,20 @@ class Overload:
         self._say(f"p99 after the overload is {times:.2f} times that before")
 
     def _capacity(self) -> float:
-        """The most records that were acknowledged in a second, of producers that wait."""
-        most = max(self._sources.offer(None, 1).acknowledged for _ in range(CAPACITY_SECONDS))
+        """Records a second that are acknowledged to producers that wait."""
+        self._sources.offer(None, 1)
+        rate = self._sources.offer(None, CAPACITY_SECONDS).acknowledged / CAPACITY_SECONDS
         self._sources.drain()
-        self._say(f"it takes {most:,} records of {VALUE_BYTES:,} B a second, {most * VALUE_BYTES / MIB:.0f} MiB")
-        return float(most)
+        self._say(f"it takes {rate:,.0f} records of {VALUE_BYTES:,} B a second, {rate * VALUE_BYTES / MIB:.0f} MiB")
+        return rate
 
-    def _phase(self, what: str, seconds: int, rate: Callable[[Done | None], float]) -> Done:
-        """Offer second by second, at a rate that follows from the second before."""
+    def _phase(self, what: str, seconds: int, rate: Callable[[float], float]) -> Done:
+        """Offer second by second, at a rate that follows from how many a second were taken so far."""
         parts: list[Done] = []
         small = len(self._small.latencies_ms)
-        for _ in range(seconds):
-            parts.append(self._sources.offer(rate(parts[-1] if parts else None), 1))
+        for number in range(seconds):
+            taken = sum(each.acknowledged for each in parts) / max(number, 1)
+            parts.append(self._sources.offer(rate(taken), 1))
         done = _together(parts)
         self._say(
             f"{what}, {seconds} s: offered {done.offered / seconds:,.0f}/s, refused {done.refused / seconds:,.0f}/s, "
