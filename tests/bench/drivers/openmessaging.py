@@ -8,12 +8,17 @@ brokers carry on two cores that they share with their clients.
 
 from typing import NamedTuple
 
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
 from tests.bench.broker.arena import Arena, Side
-from tests.bench.broker.measuring import Sample
+from tests.bench.broker.measuring import Sample, admin_of
 from tests.bench.broker.rows import Row
 from tests.bench.broker.servers import Broker
 from tests.bench.drivers.sides import compared
 
+OFFSETS = "__consumer_offsets"
+SYNC_SETTING = {"ours": "fluvial.durability", "Kafka": "flush.messages"}
 LOAD = "tests.bench.drivers.openmessaging_load"
 SECONDS = 4.0
 
@@ -54,8 +59,23 @@ def max_rate(arena: Arena) -> list[Row]:
 
 def _rows(arena: Arena, group: str, shape: Shape) -> list[Row]:
     def run(broker: Broker, side: Side) -> Sample:
+        sync_commits(broker, side)
         load = {**shape._asdict(), "seconds": arena.scale.seconds(SECONDS)}
         return arena.produce(broker, side, LOAD, load, partitions=shape.partitions)
 
     pace = f", {shape.rate:,}/s" if shape.rate else ""
     return compared(arena, group, f"{shape.name}{pace}", run)
+
+
+def sync_commits(broker: Broker, side: Side) -> None:
+    """Have commits, of which each poll makes one, be as durable as the messages of this side."""
+    asking = Consumer({"bootstrap.servers": broker.address, "group.id": "bench", "log_level": 2})
+    asking.committed([TopicPartition("first-record", 0)], timeout=60)  # who asks first has the topic made
+    asking.close()
+    name = SYNC_SETTING[side.broker]
+    value = dict(side.config).get(name)
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(name, value or "", incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, OFFSETS, incremental_configs=[entry])
+    admin = admin_of(broker)  # kept until the answer has come
+    admin.incremental_alter_configs([resource])[resource].result(60)
