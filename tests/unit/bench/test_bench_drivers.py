@@ -1,11 +1,13 @@
 """The drivers of `make bench-drivers`: what is read out of what Kafka's tools print, and a load of a moment."""
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
 
-from tests.bench.broker.arena import OURS_FSYNC, Arena, Scale
+from tests.bench.broker.arena import OURS_FSYNC, OURS_MEMORY, Arena, Scale
+from tests.bench.broker.measuring import admin_of
 from tests.bench.broker.servers import Ours
 from tests.bench.drivers.kafka_tools import consumer_sample, latency_sample, producer_sample
-from tests.bench.drivers.openmessaging import FIXED_RATE, LOAD, MAX_RATE, Shape
+from tests.bench.drivers.openmessaging import FIXED_RATE, LOAD, MAX_RATE, OFFSETS, Shape, sync_commits
 
 PRODUCED = """\
 24786 records sent, 4957.2 records/sec (0.47 MB/sec), 1.3 ms avg latency, 210.0 ms max latency.
@@ -41,21 +43,35 @@ def test_what_a_tool_did_not_say_is_no_measurement() -> None:
         producer_sample(PRODUCED.splitlines()[0], cpu_seconds=0.3)
 
 
-@pytest.mark.parametrize("rate", [2_000, 0], ids=["at a rate", "without pause"])
-def test_a_shape_is_published_and_read_from_end_to_end(tmp_path, rate: int) -> None:
-    broker = Ours(tmp_path)
-    shape = Shape("small", partitions=3, message_bytes=100, producers=2, consumers=2, rate=rate)
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    broker = Ours(tmp_path_factory.mktemp("bench"))
     try:
         broker.start()
-        load = {**shape._asdict(), "seconds": 0.5}
-        sample = Arena(None, Scale(1, 1.0)).produce(broker, OURS_FSYNC, LOAD, load, partitions=3)
+        yield broker
     finally:
         broker.kill()
+
+
+@pytest.mark.parametrize("rate", [2_000, 0], ids=["at a rate", "without pause"])
+def test_a_shape_is_published_and_read_from_end_to_end(ours: Ours, rate: int) -> None:
+    shape = Shape("small", partitions=3, message_bytes=100, producers=2, consumers=2, rate=rate)
+    load = {**shape._asdict(), "seconds": 0.5}
+    sample = Arena(None, Scale(1, 1.0)).produce(ours, OURS_FSYNC, LOAD, load, partitions=3)
     assert sample.acknowledged > sample.messages > 0, "those before the clock started as well"
     assert 0 < sample.p50_ms <= sample.p99_ms
     assert 0 < sample.end_to_end_p50_ms <= sample.end_to_end_p99_ms
     if rate:
         assert sample.messages <= rate * 0.5 + 1, "no more than is due"
+
+
+def test_commits_are_as_durable_as_the_messages_of_a_side(ours: Ours) -> None:
+    found = []
+    for side in (OURS_FSYNC, OURS_MEMORY, OURS_FSYNC):
+        sync_commits(ours, side)
+        resource, admin = ConfigResource(ResourceType.TOPIC, OFFSETS), admin_of(ours)
+        found.append(admin.describe_configs([resource])[resource].result(30)["fluvial.durability"].value)
+    assert found == ["fsync-quorum", "memory", "fsync-quorum"]
 
 
 def test_shapes_are_those_that_their_names_say() -> None:
