@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-capacity bench-incremental bench-eltbench bench-nexmark bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
+.PHONY: help setup java demo ui test check format unit compat sim sim-mutations rules-mutations bench bench-broker bench-drivers bench-secured bench-clients bench-state bench-schema bench-cluster bench-metadata bench-executors bench-scale bench-capacity bench-incremental bench-eltbench bench-nexmark bench-ask fuzz kill kill-tables kill-marts chaos rota sbom site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE
 
 bench-broker: java $(READY) ## measure the broker beside Apache Kafka (about 25 minutes)
 	$(BIN)/python -m tests.bench.broker
+
+bench-drivers: java $(READY) ## measure the broker beside Apache Kafka by Kafka's own tools and OpenMessaging's workload shapes (about 20 minutes): BENCH="--only latency"
+	$(BIN)/python -m tests.bench.drivers $(BENCH)
 
 bench-secured: $(READY) ## measure what TLS, sign-in and rights cost our broker (about ten minutes): BENCH="--only small --rounds 5"
 	$(BIN)/python -m tests.bench.broker.secured $(BENCH)

@@ -10,11 +10,12 @@ import gc
 import sys
 from contextlib import suppress
 
-KEPT_BYTES_MAX = 16 << 20  # of free memory at the end of the heap
+KEPT_BYTES_MAX = 16 << 20  # of free memory at the end of the heap, of which there is one
 MAPPED_FROM_BYTES = 4 << 20  # a larger piece of memory is the system's alone, and given back when it is free
 
 _M_TRIM_THRESHOLD = -1  # of malloc.h
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 
 def give_back() -> None:
@@ -38,3 +39,5 @@ def settle() -> None:
             mallopt = ctypes.CDLL(None).mallopt
             mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
             mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+            # Or each thread that reads a log has a heap of its own, and keeps as much.
+            mallopt(_M_ARENA_MAX, 1)

@@ -24,7 +24,11 @@ PARTITIONS_AT_ONCE = 5_000  # Kafka refuses an operation that makes more than 10
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one run of a driver gave. The latencies are of single requests, 0 where a load has none."""
+    """
+    What one run of a driver gave. The latencies are of single requests, 0 where a load has none.
+
+    End to end is from the sending of a record until a consumer has it.
+    """
 
     messages: int
     seconds: float
@@ -32,6 +36,8 @@ class Sample:
     acknowledged: int = 0  # records that must be in the log, those before the clock started too
     p50_ms: float = 0.0
     p99_ms: float = 0.0
+    end_to_end_p50_ms: float = 0.0
+    end_to_end_p99_ms: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -52,13 +58,16 @@ def median(samples: Sequence[Sample]) -> Sample:
         server_cpu_seconds=statistics.median(sample.cpu_micros for sample in samples) / 1e6,
         p50_ms=statistics.median(sample.p50_ms for sample in samples),
         p99_ms=statistics.median(sample.p99_ms for sample in samples),
+        end_to_end_p50_ms=statistics.median(sample.end_to_end_p50_ms for sample in samples),
+        end_to_end_p99_ms=statistics.median(sample.end_to_end_p99_ms for sample in samples),
     )
 
 
 def drive(broker: Broker, driver: str, load: Mapping[str, Any]) -> Sample:
-    """Run a driver module with its load; dirty pages of what ran before are written out first."""
+    """Run a driver with its load, a module here or named in full; dirty pages of before are written out first."""
     os.sync()
-    words = [sys.executable, "-m", f"tests.bench.broker.{driver}", json.dumps({"address": broker.address, **load})]
+    module = driver if "." in driver else f"tests.bench.broker.{driver}"
+    words = [sys.executable, "-m", module, json.dumps({"address": broker.address, **load})]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     with subprocess.Popen(
         words, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -77,6 +77,12 @@ def throughput_rows(
             Row(group=group, load=load, unit="p50 ms", ours=ours.p50_ms, kafka=kafka.p50_ms),
             Row(group=group, load=load, unit="p99 ms", ours=ours.p99_ms, kafka=kafka.p99_ms, aim=1.0, at_most=True),
         ]
+    if ours.end_to_end_p99_ms:
+        for unit, mine, other in (
+            ("end to end p50 ms", ours.end_to_end_p50_ms, kafka.end_to_end_p50_ms),
+            ("end to end p99 ms", ours.end_to_end_p99_ms, kafka.end_to_end_p99_ms),
+        ):
+            rows.append(Row(group=group, load=load, unit=unit, ours=mine, kafka=other, aim=1.0, at_most=True))
     return rows
 
 

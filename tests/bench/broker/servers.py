@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,12 +171,15 @@ class Ours(Broker):
     """The broker of this checkout."""
 
     name = "ours"
+    settings: Mapping[str, object] = {}  # beside the defaults
 
     def prepare(self) -> None:
         (self.port,) = free_ports(1)
 
     def spawn(self, log: IO[bytes]) -> "subprocess.Popen[bytes]":
         words = [sys.executable, "-m", "log_broker", "--data-dir", str(self.data_dir), "--port", str(self.port)]
+        for name, value in self.settings.items():
+            words += ["--set", f"{name}={value}"]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         return subprocess.Popen(
             [*words, "--set", self.cleaner_setting], cwd=ROOT, env=environment, stdout=log, stderr=log
