@@ -98,7 +98,6 @@ TURNS = (
     Turn("storm with voters", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--voters", "3", "--seed", "{seed}")),
     Turn("storm, secured", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--secure", "--seed", "{seed}")),
     Turn("siege", 5, ("tests/chaos/siege_run.py",)),
-    Turn("overload", 3, _pytest("-s", "-m", "rota", "tests/chaos/test_overload.py"), ROTA),
     Turn("strangers", 6, ("tests/fuzz/fuzz_sign_in.py", "--connections", "100000", "--seed", "{seed}")),
     Turn("kills", 6, ("tests/chaos/kill_run.py", "--rounds", "15", "--seed", "{seed}")),
     Turn("kills of the main job", 4, _pytest("tests/e2e/test_kill.py"), ROTA),
