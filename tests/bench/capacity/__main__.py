@@ -34,7 +34,7 @@ from tests.bench.capacity.sizing import MIB, Sizing
 LOADS = (1e6, 1e7, 1e8)
 RECORD_BYTES = (100, 1_000)
 SIMULATED = Demand(records=1e8)
-GROWING = (100, 300, 1_000, 2_000, 3_000, 4_000)
+GROWING = (100, 300, 1_000, 2_000, 4_000, 8_000)
 LED = 100
 RACK_BROKERS = 40
 SAMPLE = 20
@@ -282,7 +282,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=int(MEASURED.changes_a_round.value),
         metavar="N",
-        help="that the controller sends together (default 6)",
+        help="that the controller sends together (default %(default)s)",
     )
     return words
 

@@ -84,13 +84,13 @@ MEASURED = Profile(
     base_mib=Measured(51.2, f"{DENSITY}: RSS at 10,000 and at 100 partitions, as a straight line"),
     partition_kib=Measured(18.4, f"{DENSITY}: RSS at 10,000 and at 100 partitions, as a straight line"),
     killed_seconds=Measured(1.5, f"{THREE}: SIGKILL of a leader: s to the first ack"),
-    rest_share=Curve(((10, 0.005), (100, 0.036), (300, 0.11), (1_000, 0.29)), f"{METADATA}: a core at rest"),
-    change_seconds=Curve(((10, 0.0044), (100, 0.022), (300, 0.077), (1_000, 0.308)), f"{METADATA}: CPU ms a change"),
-    changes_a_round=Measured(6, f"{METADATA}: twelve at once"),
+    rest_share=Curve(((10, 0.002), (100, 0.011), (300, 0.0285), (1_000, 0.077)), f"{METADATA}: a core at rest"),
+    change_seconds=Curve(((10, 0.0044), (100, 0.012), (300, 0.033), (1_000, 0.138)), f"{METADATA}: CPU ms a change"),
+    changes_a_round=Measured(3, f"{METADATA}: twelve at once"),
     partition_us=Measured(
-        (40_000 - 20_000) / (300 - 30) / 100, f"{METADATA}: a change with 100 partitions led, beside 10, 100 brokers"
+        (38_000 - 12_000) / (300 - 30) / 100, f"{METADATA}: a change with 100 partitions led, beside 10, 100 brokers"
     ),
-    told_seconds=Curve(((10, 0.016), (100, 0.115), (300, 0.311), (1_000, 0.656)), f"{METADATA}: all replayed"),
+    told_seconds=Curve(((10, 0.010), (100, 0.041), (300, 0.184), (1_000, 0.481)), f"{METADATA}: all replayed"),
 )
 
 
