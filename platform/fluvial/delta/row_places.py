@@ -38,6 +38,18 @@ _TASKS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """
+    Rows of a data file by their numbers, which ascend, with the number of the key of each; `added` is the action that
+    added the file.
+    """
+
+    added: Mapping[str, Any]
+    keys: Numbers
+    numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """
     Rows of a table: the columns that were asked for, for each the number of its key among those looked for, and by the
@@ -99,24 +111,35 @@ def find_rows(path: str, snapshot: Snapshot, keys: "pa.Table", schema: "pa.Schem
 
     Raises :class:`~fluvial.delta.errors.TableError` for a data file that is missing or damaged.
     """
-    import pyarrow as pa
-
-    coded = KeyNumbers(keys)
-    look = partial(_in_file, path, coded, schema)
-    with ThreadPoolExecutor(_TASKS) as pool:
-        parts = [*pool.map(look, snapshot.added)]
-    places = {
-        unquote(added["path"]).rpartition("/")[2]: numbers
-        for added, (_, _, numbers) in zip(snapshot.added, parts, strict=True)
-        if len(numbers)
-    }
-    found = [rows for rows, _, _ in parts if rows.num_rows]
+    places = find_places(path, snapshot, keys)
     return Found(
-        rows=pa.concat_tables(found) if found else schema.empty_table(),
-        keys=np.concatenate([slots for _, slots, _ in parts]) if parts else np.empty(0, np.int64),
-        places=places,
+        rows=read_places(path, places, schema),
+        keys=np.concatenate([each.keys for each in places]) if places else np.empty(0, np.int64),
+        places={unquote(each.added["path"]).rpartition("/")[2]: each.numbers for each in places},
         looked_for=keys.num_rows,
     )
+
+
+def find_places(path: str, snapshot: Snapshot, keys: "pa.Table") -> list[Places]:
+    """
+    The files that have rows of the different `keys`, and where: only the columns of the key are read. Raises as
+    :func:`find_rows` does.
+    """
+    look = partial(_in_file, path, KeyNumbers(keys))
+    with ThreadPoolExecutor(_TASKS) as pool:
+        return [each for each in pool.map(look, snapshot.added) if len(each.numbers)]
+
+
+def read_places(path: str, places: Sequence[Places], schema: "pa.Schema") -> "pa.Table":
+    """
+    The rows at some places of a table, with the columns of `schema`. Raises as :func:`find_rows` does.
+    """
+    import pyarrow as pa
+
+    if not places or not schema.names:
+        return schema.empty_table()
+    with ThreadPoolExecutor(_TASKS) as pool:
+        return pa.concat_tables(pool.map(partial(_rows_in_file, path, schema), places))
 
 
 @contextmanager
@@ -185,21 +208,28 @@ class KeyNumbers:
         return pairs
 
 
-def _in_file(
-    path: str, coded: KeyNumbers, schema: "pa.Schema", added: Mapping[str, Any]
-) -> "tuple[pa.Table, Numbers, Numbers]":
-    """The rows that are looked for, the number of the key of each, and that of its row in the file."""
-    import pyarrow.parquet as pq
-
-    name = data_file(path, added)
-    with explained_file(str(name)), pq.ParquetFile(name, coerce_int96_timestamp_unit="us") as file:
+def _in_file(path: str, coded: KeyNumbers, added: Mapping[str, Any]) -> Places:
+    with _opened(path, added) as file:
         slots = coded.of(_as(file.read([*coded.names]), coded.schema, file.metadata.num_rows))
         vector = added.get("deletionVector")
         if vector:
             slots[np.asarray(marked_rows(path, vector).to_array(), np.int64)] = -1
-        numbers = np.flatnonzero(slots >= 0)
-        rows = rows_at(file, numbers, schema) if schema.names else schema.empty_table()
-    return rows, slots[numbers], numbers
+    numbers = np.flatnonzero(slots >= 0)
+    return Places(added=added, keys=slots[numbers], numbers=numbers)
+
+
+def _rows_in_file(path: str, schema: "pa.Schema", places: Places) -> "pa.Table":
+    with _opened(path, places.added) as file:
+        return rows_at(file, places.numbers, schema)
+
+
+@contextmanager
+def _opened(path: str, added: Mapping[str, Any]) -> "Iterator[pq.ParquetFile]":
+    import pyarrow.parquet as pq
+
+    name = data_file(path, added)
+    with explained_file(str(name)), pq.ParquetFile(name, coerce_int96_timestamp_unit="us") as file:
+        yield file
 
 
 def rows_at(file: "pq.ParquetFile", numbers: Numbers, schema: "pa.Schema") -> "pa.Table":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.arrow_files import write_file
 from fluvial.delta.mart_stamp import MartStamp
-from fluvial.delta.row_places import find_rows, plain_schema, table_here
+from fluvial.delta.row_places import find_places, find_rows, plain_schema, read_places, table_here
 from fluvial.delta.row_swap import swap_files
 from fluvial.delta.snapshot import Snapshot
 from fluvial.tables.plan.changed_keys import ChangedKeys, key_columns
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BYTES_HERE_MAX = 128 << 20
 """So many bytes of a table's files hold the rows that are made again here."""
-FEW_ROWS_MAX = 200_000
+FEW_ROWS_MAX = 50_000
 """So many rows of an input are read here, and so many of the table written."""
 FEW_BYTES_MAX = 16 << 20
 """So many bytes of a table's files hold these."""
@@ -122,9 +122,12 @@ def input_here(
     keys = changed.here.select([*led.values()]).rename_columns([*led])
     if not led or schema is None or keys.schema.types != _part(schema, [*led]).types:
         return None
-    keys = keys.group_by(keys.column_names).aggregate([])
-    found = find_rows(path, snapshot, keys, schema)
-    return session.createDataFrame(found.rows, schema=StructType.fromJson(json.loads(snapshot.schema)))
+    places = find_places(path, snapshot, keys.group_by(keys.column_names).aggregate([]))
+    if sum(len(each.numbers) for each in places) > FEW_ROWS_MAX:
+        return None
+    return session.createDataFrame(
+        read_places(path, places, schema), schema=StructType.fromJson(json.loads(snapshot.schema))
+    )
 
 
 def _are_few(snapshot: Snapshot, share: float) -> bool:
