@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -94,6 +95,7 @@ class Door:
             stderr=asyncio.subprocess.PIPE,
             cwd=self.cwd or scratch,
             env=self._environment(scratch),
+            start_new_session=True,
         )
 
     def _environment(self, scratch: str) -> dict[str, str]:
@@ -169,8 +171,9 @@ async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
     try:
         await asyncio.wait_for(process.wait(), within_s)
     except TimeoutError:
+        # Its JVM too: what is waited for is the end of the process and of all who hold its pipes.
         with suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
