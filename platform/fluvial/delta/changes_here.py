@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fluvial.delta.log import TableLog
-from fluvial.delta.row_places import Numbers, explained_file, plain_schema, rows_at, table_here
+from fluvial.delta.row_places import Numbers, opened, plain_schema, rows_at, table_here
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT
-from fluvial.delta.rows import data_file, marked_rows
+from fluvial.delta.rows import marked_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,10 +73,7 @@ def changed_files(log: TableLog, version: int) -> list[tuple[Action | None, Acti
 def _changes(
     path: str, before: Action | None, after: Action | None, schema: "pa.Schema"
 ) -> "Iterator[tuple[bool, pa.Table]]":
-    import pyarrow.parquet as pq
-
-    name = data_file(path, after or before or {})
-    with explained_file(str(name)), pq.ParquetFile(name, coerce_int96_timestamp_unit="us") as file:
+    with opened(path, after or before or {}) as file:
         every = np.arange(file.metadata.num_rows)
         was, is_there = (_unmarked(path, each, every) for each in (before, after))
         yield False, rows_at(file, np.setdiff1d(was, is_there, assume_unique=True), schema)

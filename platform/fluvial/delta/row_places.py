@@ -209,7 +209,7 @@ class KeyNumbers:
 
 
 def _in_file(path: str, coded: KeyNumbers, added: Mapping[str, Any]) -> Places:
-    with _opened(path, added) as file:
+    with opened(path, added) as file:
         slots = coded.of(_as(file.read([*coded.names]), coded.schema, file.metadata.num_rows))
         vector = added.get("deletionVector")
         if vector:
@@ -219,12 +219,15 @@ def _in_file(path: str, coded: KeyNumbers, added: Mapping[str, Any]) -> Places:
 
 
 def _rows_in_file(path: str, schema: "pa.Schema", places: Places) -> "pa.Table":
-    with _opened(path, places.added) as file:
+    with opened(path, places.added) as file:
         return rows_at(file, places.numbers, schema)
 
 
 @contextmanager
-def _opened(path: str, added: Mapping[str, Any]) -> "Iterator[pq.ParquetFile]":
+def opened(path: str, added: Mapping[str, Any]) -> "Iterator[pq.ParquetFile]":
+    """
+    For a ``with``: a data file as the action that added or removed it names it. Raises as :func:`find_rows` does.
+    """
     import pyarrow.parquet as pq
 
     name = data_file(path, added)

@@ -43,7 +43,7 @@ from fluvial.tables.refresh.mart_look import refreshed
 from fluvial.tables.refresh.obstacles import have_vectors
 from fluvial.tables.refresh.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
-from fluvial.tables.refresh.rows_here import RowsHere, TableHere, input_here, places_here
+from fluvial.tables.refresh.rows_here import RowsHere, TableHere, input_here
 from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class KeyRefresh:
         # Null for a row that is new; of a key that did not change it fails.
         came = changed.known(answer.select(*columns), steps, self._stray())
         files = max(1, min(parallelism(self.session), changed.keys // KEYS_A_FILE))
-        places = places_here(self.path, version, self.declaration.key, changed)
+        places = own.places(changed)
         few = None if places is None or plan.work is None else own.columns_of_few(plan.work.share)
 
         def swap() -> None:

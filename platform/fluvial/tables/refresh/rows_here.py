@@ -5,6 +5,7 @@ Rows of a table that are made again in this process, without a job of Spark's, a
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.arrow_files import write_file
@@ -37,7 +38,7 @@ class RowsHere:
     places: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TableHere:
     """
     A table at `path` that has one row for each value of its `key`, at a `version`, in a session of the table's own.
@@ -47,6 +48,10 @@ class TableHere:
     path: str
     version: int
     key: Sequence[str]
+
+    @cached_property
+    def _snapshot(self) -> Snapshot | None:
+        return table_here(self.path, self.version)
 
     def merged(
         self,
@@ -60,7 +65,7 @@ class TableHere:
         The rows of the keys of `came`, each merged with the `columns` of the table's row of the same key; None where
         that cannot be done here, or the table has other columns than those `of` which it should be.
         """
-        snapshot = table_here(self.path, self.version)
+        snapshot = self._snapshot
         if snapshot is None or snapshot.bytes * came.num_rows > BYTES_HERE_MAX * max(snapshot.rows or 0, came.num_rows):
             return None
         schema = plain_schema(snapshot)
@@ -78,10 +83,20 @@ class TableHere:
         The table's columns as rows written here have them; None where these are about too great a `share` of the
         table's, or of columns that are for Spark to write.
         """
-        snapshot = table_here(self.path, self.version)
+        snapshot = self._snapshot
         if snapshot is None or not _are_few(snapshot, share) or not all(each.nullable for each in snapshot.columns):
             return None
         return plain_schema(snapshot)
+
+    def places(self, changed: ChangedKeys) -> Mapping[str, Any] | None:
+        """
+        Where the table's rows of these keys lie, by file; None where that is for Spark to find.
+        """
+        import pyarrow as pa
+
+        if changed.here is None or self._snapshot is None:
+            return None
+        return find_rows(self.path, self._snapshot, changed.here.rename_columns([*self.key]), pa.schema([])).places
 
     def put(self, here: RowsHere, stamp: MartStamp) -> None:
         """
@@ -89,18 +104,6 @@ class TableHere:
         """
         files = [write_file(self.path, here.rows, self.key)] if here.rows.num_rows else []
         swap_files(self.session, self.path, files, here.places, version=self.version, stamp=stamp)
-
-
-def places_here(path: str, version: int, key: Sequence[str], changed: ChangedKeys) -> Mapping[str, Any] | None:
-    """
-    Where the rows of these keys lie in a version of a table, by file; None where that is for Spark to find.
-    """
-    import pyarrow as pa
-
-    snapshot = None if changed.here is None else table_here(path, version)
-    if snapshot is None or changed.here is None:
-        return None
-    return find_rows(path, snapshot, changed.here.rename_columns([*key]), pa.schema([])).places
 
 
 def input_here(

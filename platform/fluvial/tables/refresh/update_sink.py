@@ -31,7 +31,7 @@ from fluvial.tables.declare.declarations import Pipeline
 from fluvial.tables.plan.changed_keys import ChangedKeys, keys_of_rows
 from fluvial.tables.refresh.key_plan import ROWS_HERE_MAX
 from fluvial.tables.refresh.part_refresh import KEYS_A_FILE
-from fluvial.tables.refresh.rows_here import places_here
+from fluvial.tables.refresh.rows_here import TableHere
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +110,7 @@ class UpdateSink:
         table = located(session, self.path, version)
         columns = [f"`{name}`" for name in table.columns if name not in {FILE, ROW}]
         files = max(1, min(parallelism(session), keys.keys // KEYS_A_FILE))
-        places = places_here(self.path, version, self.declaration.key, keys)
+        places = TableHere(session=session, path=self.path, version=version, key=self.declaration.key).places(keys)
         if places is not None:
             stamp = replace(stamp, removed=sum(map(len, places.values())))
             swap_rows(session, self.path, rows.select(*columns), places, version=version, stamp=stamp, files=files)
