@@ -88,7 +88,7 @@ EVERY_WAY = (
     "tables",
     "thrift",
 )
-MARTS = ("aggregates", "continuous_checks", "key_refresh", "row_refresh", "windows")
+MARTS = ("aggregates", "changes_here", "continuous_checks", "key_refresh", "row_refresh", "windows")
 PURE = ("sim", "fuzz", "chaos", "parity")  # and nothing that is compiled
 CLIENTS = ("-m", "tests.compat.run")
 TURNS = (

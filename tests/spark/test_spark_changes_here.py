@@ -42,7 +42,7 @@ def multiset(frame: Any) -> Counter[str]:
     return Counter(str(row) for row in frame.collect())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.rota) for seed in range(1, 5))])
 def test_changes_read_here_are_those_that_delta_reads(seed: int, spark: Any, tmp_path: Path) -> None:
     random, path = Random(seed), str(tmp_path / "table")
 
