@@ -11,7 +11,8 @@ batch:
 
 So all that arrives while a disk is busy shares the next write and the next sync (group commit), and nothing is
 visible to a reader or acknowledged to a producer before the write it depends on has been reported. With followers
-(`core.partition.replication`) acks=all is answered when the high watermark has passed the batch.
+(`core.partition.replication`) acks=all is answered when the high watermark has passed the batch; small writes that only
+such answers wait for are two, without a sync and of nothing but a sync, so that followers fetch while the disk works.
 
 A follower takes its leader's batches as they are (`Following`) along the same way. `Roles` changes the role; what is
 not decided then is answered with NOT_LEADER_OR_FOLLOWER, and may be in the log of the next leader or not.
@@ -243,10 +244,10 @@ class Appends:
         left_out = () if rules.records.quarantines else None
         result = AppendResult(ErrorCode.NONE, first_offset, append_time, state.log_start_offset, (), None, left_out)
         awaits_all = acks < 0 and state.leading is not None and stored.last_offset >= state.high_watermark
-        if acks == 0 or not self._writes.holds(first_offset):
-            if awaits_all:
-                self._commits.wait(token, result)
-                return NOTHING
+        if awaits_all and not self._writes.holds(first_offset):
+            self._commits.wait(token, result)
+            return NOTHING
+        if acks == 0 or not self._writes.owes(first_offset):
             return (Reply(token, result),)
         at = state.next_offset
         self._writes.gather(PendingBatch(None, at, at - 1, -1, token, result, -1, None, awaits_all))

@@ -101,6 +101,11 @@ class Leading:
         """Whether the ISR is smaller than what acks=all asks for, which is no more than there are meant to be."""
         return len(self.isr) < min(min_insync_replicas, len(self.replicas) - len(self.adding))
 
+    @property
+    def waits_for_followers(self) -> bool:
+        """Whether there is anyone but the leader whose end counts."""
+        return bool(self._counted)
+
     def watermark(self, own_end: int) -> int:
         """Return the offset before which everyone who counts has everything."""
         for follower in self._counted:

@@ -36,6 +36,8 @@ from log_broker.records.validation import RecordsRefusedError
 UNBOUNDED_MS = 2**63 - 1
 NO_LEADER = -1
 ACKS_ALL = -1
+SHOWN_EARLY_BYTES_MAX = 1 << 16
+"""A leader whose records are to be synced shows its followers so much before it syncs: writing it takes no time."""
 
 NOTHING: tuple[Effect, ...] = ()
 _ASK_TURN: tuple[Effect, ...] = (AskTurn(),)
@@ -279,6 +281,7 @@ class Writes:
         self._epoch_begun: int | None = None  # the epoch that is known to be among `epochs`
         self._epochs_kept = state.epochs.changes  # as of those on the disk
         self._has_gaps = False  # a leader that had compacted sent batches with offsets missing between them
+        self._owes_sync = False  # of what followers were shown early, and nobody was told is kept
         self._unsynced_since_ms: int | None = None
 
     @property
@@ -315,6 +318,10 @@ class Writes:
         """Whether what is at `offset` has yet to be written."""
         return bool(self._pending) and offset >= self._pending[0].base_offset
 
+    def owes(self, offset: int) -> bool:
+        """Whether what is at `offset` has yet to be written, or synced although followers were shown it."""
+        return self.holds(offset) or (self._owes_sync and offset >= self._state.synced_end)
+
     def gather(self, batch: PendingBatch) -> None:
         """Have a batch written; where nothing is being written yet, `ask_turn` says when."""
         state = self._state
@@ -348,12 +355,30 @@ class Writes:
         return list(self._state.producers.rows(undone))
 
     def _next(self) -> Sequence[Effect]:
-        if self._writing or not self._pending:
+        if self._writing or not (self._pending or self._owes_sync):
             return NOTHING
         state = self._state
+        if not self._pending:
+            return self._begin(sync=True)
+        if self._can_show_early():
+            self._owes_sync = True
+            return self._begin(sync=False)
         return self._begin(
             state.syncs_each_write or state.next_offset - state.synced_end >= state.config.flush_messages
         )
+
+    def _can_show_early(self) -> bool:
+        """
+        Whether followers may fetch what is gathered while it is synced here (Ongaro's dissertation on Raft, 10.2.1).
+
+        The high watermark waits for this replica's sync as for any other's, and all answers for the high watermark.
+        """
+        leading = self._state.leading
+        if leading is None or not leading.waits_for_followers or not self._state.counts_synced:
+            return False
+        if self.gathered_bytes > SHOWN_EARLY_BYTES_MAX:
+            return False
+        return all(batch.awaits_all or batch.token is None for batch in self._pending)
 
     def _begin(self, sync: bool) -> Sequence[Effect]:
         epochs = self._state.epochs
@@ -392,12 +417,14 @@ class Writes:
         if event.synced:
             state.synced_end = state.written_end
             self._unsynced_since_ms = None
-        elif self._unsynced_since_ms is None and state.written_end > state.synced_end:
+            self._owes_sync = False
+        elif self._unsynced_since_ms is None and state.written_end > state.synced_end and not self._owes_sync:
             self._unsynced_since_ms = now_ms
         if state.transactions.ending and (aborted := state.transactions.written(written_before, state.written_end)):
             effects.append(TransactionsAborted(aborted))
         if leading is not None:
-            effects.append(LogEndMoved(state.written_end))
+            if state.written_end > written_before:
+                effects.append(LogEndMoved(state.written_end))
             commits.advance(effects, replies)
         elif state.written_end > state.high_watermark:
             commits.advance(effects, replies)  # alone, or following as far as the leader has said
@@ -409,7 +436,7 @@ class Writes:
     def failed(self, event: WriteFailed) -> Sequence[Effect]:
         """Undo and refuse everything that is gathered."""
         state = self._state
-        self._writing = False
+        self._writing = self._owes_sync = False
         self._write_epochs = None
         message = f"the log could not be written: {event.reason}"
         result = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, log_start_offset=state.log_start_offset, message=message)

@@ -21,11 +21,16 @@ AGAIN_SECONDS = 1.0
 
 
 class DiskWatch:
-    """The disk under one data directory; `on_changed` is called when `takes_writes` is another than before."""
+    """
+    The disk under one data directory.
+
+    `on_changed` is called when `takes_writes` is another than before, `on_trusted` when a trial has gone well.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, files: FileSystem, pool: Pool, data_dir: Path) -> None:
         self.takes_writes = True
         self.on_changed: Callable[[], None] = _nobody
+        self.on_trusted: Callable[[], object] = _nobody
         self._loop = loop
         self._files = files
         self._pool = pool
@@ -62,6 +67,7 @@ class DiskWatch:
             self._loop.call_later(AGAIN_SECONDS, self._try)
         else:
             self.is_doubtful = False
+            self.on_trusted()
         if was == self.takes_writes:
             return
         if error is not None:

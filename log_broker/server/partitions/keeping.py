@@ -91,13 +91,13 @@ class LogKeeping:
             _log.error("files that left %s-%d could not be removed: %s", replica.topic, replica.partition, error)
 
     def at_risk(self) -> AtRisk:
-        """Say what a power cut would take now."""
+        """Say what a power cut would take now; what is being synced before anyone is told of it does not count."""
         replica = self._replica
         first, end = max(replica.state.synced_end, replica.log.recovery_point), replica.state.written_end
-        if first >= end:
-            return AtRisk(end, 0, 0, 0)
         since_ms = replica.core.writes.unsynced_since_ms
-        age_ms = 0 if since_ms is None else max(replica.clock_ms() - since_ms, 0)
+        if first >= end or since_ms is None:
+            return AtRisk(end, 0, 0, 0)
+        age_ms = max(replica.clock_ms() - since_ms, 0)
         return AtRisk(first, end - first, replica.log.unsynced_bytes, age_ms)
 
     def expire_producers(self, now_ms: int, *, after_ms: int) -> int:

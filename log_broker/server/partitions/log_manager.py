@@ -82,6 +82,9 @@ class LogManager:
         self._owned = DataDirectory(data_dir) if files is None else claim
         self._pool = SyncPool(loop) if pool is None else pool
         self.disk = DiskWatch(loop, self._files, self._pool, data_dir)
+        self.disk.on_trusted = self.reopen_offline
+        self.on_epoch_lost: Callable[[], None] = _nobody
+        """Called when a leader has lost what followers may hold: it leads again in another epoch only."""
         # One thread for records that take long to look at: several would leave the event loop less of the interpreter.
         self._checks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-check")
         self.cold_loads = ColdLoads(loop)
@@ -251,6 +254,8 @@ class LogManager:
                 if runtime.reopen(partial(self._opening.recover, runtime)):
                     count += 1
                     self._lower_checkpoints(runtime.replica)()
+                    if runtime.offline_reason is not None:
+                        self.on_epoch_lost()
             except OSError as error:
                 _log.error("%s-%d stays offline: %s", runtime.topic, runtime.partition, error)
         return count
@@ -347,3 +352,7 @@ class LogManager:
         """Return what brings the checkpoints down to a log that became shorter."""
         self._compactor.forget_behind((replica.topic, replica.partition), replica.log.recovery_point)
         return self.checkpoints.lower(replica)
+
+
+def _nobody() -> None:
+    """Where a node is alone there is nobody to tell."""

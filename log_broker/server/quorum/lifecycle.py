@@ -50,6 +50,8 @@ class LifecycleLogs(Protocol):
     @property
     def disk(self) -> Disk: ...
 
+    on_epoch_lost: Callable[[], None]
+
     @property
     def stopped_epoch(self) -> int:
         """The broker epoch that they were closed in, -1 after a crash."""
@@ -80,7 +82,9 @@ class BrokerLifecycle:
         self.epoch = -1
         self._urgent = asyncio.Event()  # the next heartbeat is to be sent at once
         self._beating: asyncio.Task[None] | None = None
+        self._wants_fence = False
         node.logs.disk.on_changed = self._disk_changed
+        node.logs.on_epoch_lost = self._epoch_lost
 
     async def register(self) -> None:
         """Register, and return when this node has replayed that; waits for a controller as long as it takes."""
@@ -153,6 +157,13 @@ class BrokerLifecycle:
         else:
             text = f"the disk of {who} takes no writes: others lead in its place where they can"
             node.events.note("disk_not_writable", text)
+        self._urgent.set()
+
+    def _epoch_lost(self) -> None:
+        """Be fenced and register again, as after a start: what is led here gets other leaders, or other epochs."""
+        node_id = self._node.static_config.node_id
+        self._node.events.note("epoch_lost", f"a disk error took records that node {node_id} led: it registers again")
+        self._wants_fence = True
         self._urgent.set()
 
     async def stop(self) -> None:
@@ -231,6 +242,7 @@ class BrokerLifecycle:
             try:
                 answer = await self._heartbeat(leaves=False)
                 if answer.error_code in _GONE:
+                    self._wants_fence = False
                     node.lease.ended()
                     _log.warning("node %d lost its session and registers again", node.static_config.node_id)
                     await self._register()
@@ -238,6 +250,7 @@ class BrokerLifecycle:
                 elif answer.error_code:
                     trouble.failed("a heartbeat was refused: %s", ErrorCode(answer.error_code).name)
                 elif answer.is_fenced:
+                    self._wants_fence = False
                     trouble.recovered("heartbeats are answered again")
                     node.lease.ended()
                     # What it is behind by it will have replayed in a moment.
@@ -259,14 +272,14 @@ class BrokerLifecycle:
 
     async def _heartbeat(self, *, leaves: bool, timeout_seconds: float = ASK_SECONDS_MAX) -> Any:
         takes_writes = self._node.logs.disk.takes_writes
-        if not takes_writes:
+        if not takes_writes or self._wants_fence:
             # Others lead as soon as the controller has decided that, which may be before it is known here.
             self._node.lease.ended()
         values = {
             "broker_id": self._node.static_config.node_id,
             "broker_epoch": self.epoch,
             "current_metadata_offset": self._node.cluster.version,
-            "want_fence": False,
+            "want_fence": self._wants_fence,
             "want_shut_down": leaves,
             "offline_log_dirs": () if takes_writes else (as_uuid(self._node.directory_id),),
         }

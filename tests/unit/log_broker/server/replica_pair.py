@@ -68,11 +68,16 @@ class ReplicaNode:
         self.open()
 
     async def written(self, end: int) -> None:
-        """Wait until a leader's log has got so far."""
+        """Wait until a leader's log has got so far; the last of it may be on no disk yet."""
         while self.runtime.log_end_offset < end:
             more = asyncio.Event()
             self.runtime.leading.on_appended(self.runtime.log_end_offset, more.set)
             await more.wait()
+
+    async def settled(self) -> None:
+        """Wait until nothing is being written or synced."""
+        while not self.runtime.replica.core.writes.is_idle:  # noqa: ASYNC110 - nothing tells of a sync by itself
+            await asyncio.sleep(0)
 
     def lead(
         self, epoch: int, *, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3), version: int = 0
@@ -141,7 +146,8 @@ async def fetch_once(leader: ReplicaNode, follower: ReplicaNode, *, max_bytes: i
 
 
 async def catch_up(leader: ReplicaNode, *followers: ReplicaNode, max_bytes: int = 1 << 20) -> None:
-    """Fetch until a whole round changes nothing."""
+    """Fetch until a whole round changes nothing; before that the leader's disk has done its part."""
+    await leader.settled()
     seen: list[tuple[int, int]] = []
     for _ in range(1000):
         for follower in followers:

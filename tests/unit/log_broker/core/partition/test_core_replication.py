@@ -109,12 +109,15 @@ def test_who_has_reached_watermark_and_epoch_joins(offset: int, joins: bool) -> 
 
 def test_the_watermark_waits_for_one_that_keeps_up_until_it_does_not() -> None:
     state = leading((1,), replicas=(1, 2))
+    assert not state.waits_for_followers
     fetch(state, 2, 20, end=20, now=100)
+    assert state.waits_for_followers
     assert state.watermark(30) == 20
     state.check(30, 100 + LAG)
     assert state.watermark(30) == 20
     state.check(30, 101 + LAG)
     assert state.watermark(30) == 30
+    assert not state.waits_for_followers
 
 
 def test_one_that_the_controller_puts_out_must_show_again_that_it_keeps_up() -> None:

@@ -1,7 +1,10 @@
 """Replicas on several nodes: what is copied, what is acknowledged when, and what a new leader makes of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 from replica_pair import DATA, NOW_MS, ReplicaNode, catch_up, config, fetch_once, restart_at, truncate
@@ -505,9 +508,11 @@ async def test_a_leader_whose_disk_failed_leads_on_only_if_it_lost_nothing(nodes
     await a.produce(b"1", acks=1)
     waiting = a.produce(b"2")
     await a.written(2)
+    await a.settled()
     if loses:
         a.runtime.config = config(fluvial_durability="memory", flush_messages="1")
     a.files.failing_syncs = 1
+    a.logs.disk.stop()  # no trial writes bring the log back before the test does
     assert (await a.produce(b"3", acks=1)).error is ErrorCode.KAFKA_STORAGE_ERROR
     a.runtime.replica.go_offline("a sync failed")
     assert a.logs.reopen_offline() == 1
@@ -522,6 +527,81 @@ async def test_a_leader_whose_disk_failed_leads_on_only_if_it_lost_nothing(nodes
         assert a.runtime.is_leader
         await catch_up(a, b)
         assert (await waiting).error is ErrorCode.NONE
+
+
+@contextmanager
+def syncs_held(node: ReplicaNode) -> Iterator[None]:
+    """Let no sync of a node's disk end within this block."""
+    gate = threading.Event()
+    with patch.object(node.files, "end_if_asked", lambda: gate.wait(10)):
+        try:
+            yield
+        finally:
+            gate.set()
+
+
+async def pair_with_a_record(nodes: Nodes) -> list[ReplicaNode]:
+    """Return a leader and its follower, both in sync, after the first record of the epoch."""
+    a, b = nodes(2, min_insync_replicas="2")
+    a.lead(1, isr=(1, 2), replicas=(1, 2))
+    a.lease.renewed(0)
+    b.runtime.role.become_follower(1, 1)
+    first = a.produce(b"first")
+    await a.written(1)
+    await catch_up(a, b)
+    await first
+    return [a, b]
+
+
+async def test_followers_may_hold_what_the_leaders_disk_has_yet_to_confirm(nodes: Nodes) -> None:
+    a, b = await pair_with_a_record(nodes)
+    numbered = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    with syncs_held(a):
+        answer = a.produce(b"x", **numbered)
+        await a.written(2)
+        await fetch_once(a, b)
+        read = await fetch_once(a, b)
+        assert b.runtime.log_end_offset == 2
+        assert (read.high_watermark, a.values(), answer.done()) == (1, [b"first"], False), "one disk is not enough"
+        again = a.produce(b"x", acks=1, **numbered)
+        await asyncio.sleep(0.01)
+        assert not again.done(), "a repeated batch is answered no sooner than its first"
+        assert a.runtime.keeping.at_risk().records == 0, "nobody was told of it"
+    assert (await answer).error is ErrorCode.NONE
+    assert (await again).error is ErrorCode.NONE
+    await catch_up(a, b)
+    assert a.values() == b.values() == [b"first", b"x"]
+
+
+async def test_acks_1_is_answered_after_the_leaders_sync(nodes: Nodes) -> None:
+    a, _ = await pair_with_a_record(nodes)
+    with syncs_held(a):
+        answers = [a.produce(b"x", acks=1), a.produce(b"y")]
+        await asyncio.sleep(0.01)
+        assert not any(answer.done() for answer in answers)
+    assert (await answers[0]).error is ErrorCode.NONE
+
+
+async def test_a_leader_that_cannot_sync_what_it_showed_leads_no_more_and_loses_nothing(nodes: Nodes) -> None:
+    a, b = await pair_with_a_record(nodes)
+    with syncs_held(a):
+        answer = a.produce(b"x")
+        await a.written(2)
+        await fetch_once(a, b)
+        a.files.failing_syncs = 1
+        a.logs.disk.stop()
+    await a.settled()
+    assert "could not be written" in (a.runtime.offline_reason or "")
+    assert (await a.produce(b"y")).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not answer.done(), "it may be kept: who leads next says so"
+
+    b.lead(2, isr=(1, 2), replicas=(1, 2))
+    a.runtime.role.become_follower(2, 2)
+    assert (await answer).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await a.power_cut()
+    a.runtime.role.become_follower(2, 2)
+    await catch_up(b, a)
+    assert a.values() == b.values() == [b"first", b"x"]
 
 
 async def test_the_last_known_watermark_survives(nodes: Nodes) -> None:
