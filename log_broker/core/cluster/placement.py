@@ -5,7 +5,8 @@ No broker holds a partition twice. Brokers that are not up are taken last. A par
 and then on the brokers that hold fewest replicas; of those, the one that leads fewest is its preferred leader. While
 brokers stay the same, so do the shares: no broker holds two replicas more than another, and none leads two partitions
 more. A broker that was added gets its share of every new topic and the first pick, but not all that is new: how much
-less than others it has does not count.
+less than others it has does not count. The followers take turns in being the next to lead, so that what a lost broker
+has led is shared among those that have its partitions too.
 
 A topic that prefers racks for its leaders has its replicas where they would be anyway, and of each partition one in
 those racks leads, if one is there.
@@ -14,6 +15,7 @@ those racks leads, if one is there.
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from log_broker.config.leaders import ANYWHERE, LeadersPreference
@@ -54,7 +56,8 @@ def place(
     shares = _Shares(image, brokers)
     placed = []
     for _ in range(count):
-        replicas = _led_where_wanted(image, _place_one(shares, factor), shares, preference)
+        leader, *followers = _led_where_wanted(image, _place_one(shares, factor), shares, preference)
+        replicas = (leader, *sorted(followers, key=partial(shares.turn_to_inherit, leader)))
         shares.take(replicas)
         placed.append(replicas)
     return tuple(placed)
@@ -62,7 +65,8 @@ def place(
 
 class _Shares:
     """
-    What each broker has: replicas, and partitions of which it is the preferred leader.
+    What each broker has: replicas, and partitions of which it is the preferred leader, or the next to lead (`inherits`,
+    by leader and heir).
 
     The brokers are kept in the order in which they are chosen, so that a choice looks at few of a thousand.
     """
@@ -70,10 +74,12 @@ class _Shares:
     def __init__(self, image: ClusterImage, brokers: Sequence[BrokerImage]) -> None:
         held: Counter[int] = Counter()
         led: Counter[int] = Counter()
+        self.inherits: Counter[Replicas] = Counter()
         for topic in image.topics.values():
             for partition in topic.partitions:
                 held.update(partition.replicas)
                 led[partition.replicas[0]] += 1
+                self.inherits[partition.replicas[:2]] += 1
         self.brokers = {broker.node_id: broker for broker in brokers}
         up = [broker.node_id for broker in brokers if broker.may_lead]
         self.held = _beyond_least(held, up)
@@ -87,6 +93,7 @@ class _Shares:
 
     def take(self, replicas: Replicas) -> None:
         """Take note of another partition."""
+        self.inherits[replicas[:2]] += 1
         for node_id in replicas:
             broker = self.brokers[node_id]
             turns = self.of_rack[broker.rack]
@@ -98,6 +105,10 @@ class _Shares:
             insort(turns, self._turn(node_id))
             if broker.may_lead:
                 insort(self.leaders, self._leading_turn(node_id))
+
+    def turn_to_inherit(self, leader: int, follower: int) -> tuple[bool, int]:
+        """Return what orders the followers of a leader: the least is the next to lead."""
+        return not self.brokers[follower].may_lead, self.inherits[leader, follower]
 
     def weight(self, node_id: int) -> tuple[bool, int]:
         return not self.brokers[node_id].may_lead, self.held[node_id]

@@ -92,6 +92,22 @@ def test_an_added_broker_gets_its_share_of_new_partitions_and_no_old_ones() -> N
     assert cluster.create("single", partitions=1, replication_factor=1).partitions[0].leader == 4
 
 
+@pytest.mark.parametrize(("brokers", "racks"), [(3, None), (6, ["a", "b", "c"] * 2), (9, None)])
+def test_what_a_lost_broker_led_is_shared_by_those_that_have_it_too(brokers: int, racks: list[str] | None) -> None:
+    cluster = ClusterDriver(*range(brokers), racks=racks or ())
+    topic = cluster.create(partitions=10 * brokers, replication_factor=3)
+    lost = [partition.replicas for partition in topic.partitions if partition.leader == 0]
+    cluster.fence(0)
+    now = cluster.image.topics[topic.name].partitions
+    heirs = Counter(
+        partition.leader for partition, before in zip(now, topic.partitions, strict=True) if before.leader == 0
+    )
+    assert len(lost) == 10
+    others = {node_id for replicas in lost for node_id in replicas[1:]}
+    assert set(heirs) == others
+    assert max(heirs.values()) <= 10 // 2
+
+
 def test_brokers_that_are_down_are_taken_last() -> None:
     cluster = ClusterDriver(1, 2, 3, 4, racks=["a", "a", "b", "c"])
     cluster.fence(3)
