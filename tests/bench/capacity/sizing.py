@@ -99,11 +99,12 @@ class Sizing:
 
     @property
     def busy_of_heir(self) -> float:
-        """How much a broker needs that leads all that a lost one has led, which the product's placement makes it."""
+        """How much a broker needs that leads its part of what a lost one has led: its followers take turns."""
         size, copies = self.demand.record_bytes, self.demand.copies
         led_us = self.profile.one_copy_us.at(size) if self.demand.in_batches else self.written_us / copies
         led_us += self.demand.consumers * self.profile.read_us.at(size)
-        return self.busy + self.demand.records / self.brokers * led_us / 1e6
+        heirs = max(copies - 1, 1)
+        return self.busy + self.demand.records / self.brokers * led_us / heirs / 1e6
 
     @property
     def _partitions_by_load(self) -> int:
