@@ -8,7 +8,7 @@ committed in several ways, that which stands last in the log counts, not that wh
 from collections.abc import Iterable, Mapping
 
 from log_broker.core.groups.protocol import GroupRecord, TopicPartition
-from log_broker.core.groups.records import CommittedOffset, OffsetKey, encode_offset, encode_offset_key
+from log_broker.core.groups.records import CommittedOffset, encode_offset, encode_offset_key
 
 
 class GroupOffsets:
@@ -89,4 +89,4 @@ class GroupOffsets:
             self._supersede(place, self._commits)
 
     def _key(self, place: TopicPartition) -> bytes:
-        return encode_offset_key(OffsetKey(group=self._group_id, topic=place[0], partition=place[1]))
+        return encode_offset_key(self._group_id, *place)
