@@ -22,6 +22,8 @@ CLIENT = "bench"
 COMMIT_VERSION = 9  # that of librdkafka 2.16
 JOIN_VERSION = 3  # the last one in which a newcomer is let in at once
 SYNC_VERSION = 2
+FIND_VERSION = 1
+FETCH_VERSION = 8
 OFFSET = 12_345
 PATIENCE_SECONDS = 60.0
 _LENGTH = struct.Struct(">i")
@@ -48,6 +50,7 @@ class Reader:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._load = load
         self._group = f"{load.topic}-{number:04d}"
+        self._await_coordinator()
         member, generation = self._join() if load.in_group else ("", -1)
         values = {
             "group_id": self._group,
@@ -72,18 +75,23 @@ class Reader:
             raise RuntimeError(f"a commit was refused: {answer.hex()}")
         self.latencies.append(time.perf_counter() - self._sent_at)
 
-    def _first_answer(self) -> bytes:
-        """Commit until that goes well: who commits first has the topic made that it is kept in."""
+    def _await_coordinator(self) -> None:
+        """Return once the broker takes care of the group: who asks first has the topic made that it is kept in."""
+        self._ask(ApiKey.FIND_COORDINATOR, FIND_VERSION, {"key": self._group, "key_type": 0})
+        values = {"groups": [{"group_id": self._group, "topics": None}], "require_stable": False}
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            self.socket.sendall(self._request)
-            answer = self._receive()
-            (topic,) = read_response(ApiKey.OFFSET_COMMIT, COMMIT_VERSION, memoryview(answer)[8:]).topics
-            if not any(partition.error_code for partition in topic.partitions):
-                return answer
+        while self._ask(ApiKey.OFFSET_FETCH, FETCH_VERSION, values).groups[0].error_code:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"nothing can be committed: {topic}")
+                raise RuntimeError(f"nobody coordinates {self._group}")
             time.sleep(0.05)
+
+    def _first_answer(self) -> bytes:
+        self.socket.sendall(self._request)
+        answer = self._receive()
+        (topic,) = read_response(ApiKey.OFFSET_COMMIT, COMMIT_VERSION, memoryview(answer)[8:]).topics
+        if any(partition.error_code for partition in topic.partitions):
+            raise RuntimeError(f"nothing can be committed: {topic}")
+        return answer
 
     def _join(self) -> tuple[str, int]:
         """Join a group without other members, and return the member's id and the generation."""

@@ -36,11 +36,12 @@ def test_a_bulk_load_is_written_and_read_back(ours: Broker) -> None:
 @pytest.mark.parametrize("in_group", [True, False])
 @pytest.mark.parametrize("pace", [0, 200])
 def test_commits_are_those_of_readers_with_and_without_a_group(ours: Broker, pace: int, *, in_group: bool) -> None:
-    load = {"topic": "bench-commits", "partitions": 3, "connections": 2, "in_group": in_group, "seconds": 0.2}
-    with topic(ours, "bench-commits", 3, ()):
+    name = f"bench-commits-{pace}-{in_group}"
+    load = {"topic": name, "partitions": 3, "connections": 2, "in_group": in_group, "seconds": 0.2}
+    with topic(ours, name, 3, ()):
         sample = drive(ours, "commit_requests", {**load, "commits_a_second": pace})
-        reader = Consumer({"bootstrap.servers": ours.address, "group.id": "bench-commits-0001"})
-        found = reader.committed([TopicPartition("bench-commits", at) for at in range(3)], timeout=10)
+        reader = Consumer({"bootstrap.servers": ours.address, "group.id": f"{name}-0001"})
+        found = reader.committed([TopicPartition(name, at) for at in range(3)], timeout=10)
         reader.close()
     assert 0 < sample.p50_ms <= sample.p99_ms
     assert [place.offset for place in found] == [OFFSET] * 3
