@@ -3,7 +3,7 @@ From a request to its handler: one table by api key, and an answer for what is n
 
 A handler is a function of (node, header, body, slot). The data plane's read the body themselves. Those of the control
 plane are functions of (node, context, request) that return the response's values or an awaitable of them: `control`
-reads and writes around them, and runs what they leave to be awaited as a task.
+reads and writes around them, and runs what they leave to be awaited as a task, but for a `Promised`.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from log_broker.core.security.principal import ANONYMOUS, Principal
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.memory_budget import CONGESTED_RETRY_SECONDS
 from log_broker.server.net.peers import CLIENT_ID
+from log_broker.server.net.promised import Promised
 from log_broker.server.net.rights import Finish, Guarded, HasAuthorizer, guard_request, is_a_node, refused, rights_of
 from log_broker.server.net.slots import Slot
 from log_broker.server.process.ports import HasCounters, Process
@@ -44,6 +45,8 @@ ELEMENTS_LEFT_OUT = 64
 Handler = Callable[[Any, RequestHeader, memoryview, "Slot"], None]
 Values = Mapping[str, Any]
 Encoded = bytes | bytearray
+# For `isinstance` of every answer: it is quick with these, and not with unions and abstract classes.
+_ENCODED, _ARRAYS = (bytes, bytearray), (list, tuple)
 # What takes several turns of the event loop: begun by being called, so that none is made that is never awaited.
 Later = Callable[[], Awaitable[Values | Encoded]]
 Begin = Callable[[Any, "RequestContext", Any], Values | Encoded | Later]
@@ -382,6 +385,9 @@ def _handle(
             answer_failure(node, header, slot, refusal, body)
             return None
     answer = handle(node, context, request)
+    if isinstance(answer, Promised):
+        answer.on_result(partial(_answer_promised, node, context, answer))
+        return None
     if callable(answer):
         made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
         return _answer_later(node, context, answer if made_alone is None else partial(_alone, made_alone, slot, answer))
@@ -414,6 +420,18 @@ async def _answer_later(node: DispatchHost, context: RequestContext, answer: Lat
             await _answer_long(node, context, values)
         else:
             slot.complete(_encode(header, values))
+
+
+def _answer_promised(node: DispatchHost, context: RequestContext, promised: Promised) -> None:
+    header, slot, body = context
+    try:
+        values = promised.values()
+        if _is_long(values):
+            node.run(_answer_long(node, context, values))
+        else:
+            slot.complete(_encode(header, values))
+    except Exception as error:
+        answer_failure(node, header, slot, error, body)
 
 
 async def _answer_long(node: DispatchHost, context: RequestContext, values: Values | Encoded) -> None:
@@ -454,10 +472,10 @@ def answer_failure(
 
 def _is_long(values: Values | Encoded) -> bool:
     """Whether an answer takes more than a turn of the event loop to write; a topic's settings take 0.2 ms."""
-    if not isinstance(values, Mapping):
+    if isinstance(values, _ENCODED):
         return False
     for each in values.values():
-        if isinstance(each, list | tuple) and (len(each) > WRITTEN_AT_ONCE_MAX or _has_long_within(each)):
+        if isinstance(each, _ARRAYS) and (len(each) > WRITTEN_AT_ONCE_MAX or _has_long_within(each)):
             return True
     return False
 
@@ -465,11 +483,7 @@ def _is_long(values: Values | Encoded) -> bool:
 def _has_long_within(items: list[Any] | tuple[Any, ...]) -> bool:
     return (
         sum(
-            len(each)
-            for item in items
-            if isinstance(item, Mapping)
-            for each in item.values()
-            if isinstance(each, list | tuple)
+            len(each) for item in items if isinstance(item, dict) for each in item.values() if isinstance(each, _ARRAYS)
         )
         > WRITTEN_WITHIN_MAX
     )
@@ -477,9 +491,9 @@ def _has_long_within(items: list[Any] | tuple[Any, ...]) -> bool:
 
 def _encode(header: RequestHeader, answer: Values | Encoded) -> Encoded:
     """A handler that keeps encoded answers returns them from behind the correlation id on."""
-    if isinstance(answer, Mapping):
-        return write_response(header.api_key, header.api_version, header.correlation_id, answer)
-    return header.correlation_id.to_bytes(4, "big", signed=True) + answer
+    if isinstance(answer, _ENCODED):
+        return header.correlation_id.to_bytes(4, "big", signed=True) + answer
+    return write_response(header.api_key, header.api_version, header.correlation_id, answer)
 
 
 def supported_apis() -> list[Values]:
