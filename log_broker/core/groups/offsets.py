@@ -41,7 +41,7 @@ class GroupOffsets:
         ]
 
     def records_of(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> tuple[GroupRecord, ...]:
-        return tuple((self._key(place), encode_offset(committed)) for place, committed in offsets.items())
+        return tuple([(self._key(place), encode_offset(committed)) for place, committed in offsets.items()])
 
     def tombstones_of(self, places: Iterable[TopicPartition]) -> tuple[GroupRecord, ...]:
         return tuple((self._key(place), None) for place in places)

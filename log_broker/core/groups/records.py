@@ -14,6 +14,7 @@ OffsetCommitKey/Value.json and GroupMetadataKey/Value.json; older value versions
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from log_broker.errors import BrokerError, ErrorCode
@@ -25,6 +26,8 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _OFFSET_HEAD = struct.Struct(">hqih")  # version, offset, leader epoch, length of the metadata
+
+_KEYS_KEPT = 2_000  # a reader commits the same partitions again and again
 
 _OFFSET_KEY = 1
 _GROUP_KEY = 2
@@ -90,6 +93,7 @@ class MalformedGroupRecordError(BrokerError):
         super().__init__(ErrorCode.CORRUPT_MESSAGE, reason)
 
 
+@lru_cache(_KEYS_KEPT)
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
     """The key of a committed offset, as Kafka lays it out."""
     return _INT16.pack(_OFFSET_KEY) + _string(group) + _string(topic) + _INT32.pack(partition)

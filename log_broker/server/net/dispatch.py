@@ -481,12 +481,13 @@ def _is_long(values: Values | Encoded) -> bool:
 
 
 def _has_long_within(items: list[Any] | tuple[Any, ...]) -> bool:
-    return (
-        sum(
-            len(each) for item in items if isinstance(item, dict) for each in item.values() if isinstance(each, _ARRAYS)
-        )
-        > WRITTEN_WITHIN_MAX
-    )
+    count = 0
+    for item in items:
+        if isinstance(item, dict):
+            for each in item.values():
+                if isinstance(each, _ARRAYS):
+                    count += len(each)
+    return count > WRITTEN_WITHIN_MAX
 
 
 def _encode(header: RequestHeader, answer: Values | Encoded) -> Encoded:
