@@ -165,7 +165,7 @@ class GroupCoordinator:
             if error is ErrorCode.NONE:
                 self._persisted(shard, group, effect, error)
                 return
-            self._trouble.failed("group %s could not be stored: %s", group.group_id, result.message)
+            self._trouble.failed("group %s could not be stored: %s", group.group_id, result.message or error.name)
             if effect.is_step and error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
                 self._node.run(self._settle(shard, group, effect, shard.runtime.log_end_offset))
             else:

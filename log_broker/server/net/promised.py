@@ -27,8 +27,9 @@ class Promised:
     def set_result(self, result: Any) -> None:
         self._result = result
         self._is_done = True
-        if self._tell is not None:
-            self._tell()
+        tell, self._tell = self._tell, None  # it may hold this, and no circle is to be left behind
+        if tell is not None:
+            tell()
 
     def on_result(self, tell: Callable[[], None]) -> None:
         """Call `tell` when the result is there, which it may be."""
