@@ -215,8 +215,8 @@ _MADE_ALONE = frozenset(
 )
 _NODES_ONLY = frozenset(api.key for api in APIS.values() if api.inter_broker)
 _ASKED_OF_STARTING = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM})
-# What nodes ask the controller itself: another tells them that it is not, and they look for the one that is.
-_CONTROLLERS_ONLY = frozenset(
+# What is not answered elsewhere. That is passed on, and this is asked by nodes: they are told, and look for the one.
+_CONTROLLERS = PASSED_ON | frozenset(
     {
         ApiKey.ENVELOPE,
         ApiKey.BROKER_REGISTRATION,
@@ -301,12 +301,11 @@ def control(handle: ControlHandler, guard: Guard | None = None) -> Handler:
 
     def handler(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
         context = RequestContext(header, slot, body)
-        read = partial(read_counted_request, header.api_key, header.api_version, body)
         if len(body) > READ_AT_ONCE_BYTES:
-            node.run(_read_aside(node, context, begin, read))
+            node.run(_read_aside(node, context, begin))
             return
         try:
-            request, elements = read()
+            request, elements = read_counted_request(header.api_key, header.api_version, body)
         except MalformedRequestError as error:
             slot.fail_connection(str(error))
             return
@@ -351,17 +350,15 @@ def _finished(answer: Values | Encoded | Later, finish: Finish) -> Values | Enco
     return finish(answer)
 
 
-async def _read_aside(
-    node: DispatchHost, context: RequestContext, handle: Begin, read: Callable[[], tuple[Any, int]]
-) -> None:
+async def _read_aside(node: DispatchHost, context: RequestContext, handle: Begin) -> None:
     """Read a large request outside the event loop and then handle it; those decided on here one after the other."""
-    key = context.header.api_key
+    key, version = context.header.api_key, context.header.api_version
     # One that is passed on may come back, to a node that has become the controller meanwhile, and must not wait here.
     is_decided_here = key in _DECIDED and (node.is_controller or key not in PASSED_ON)
     with failures_answered(node, *context):
         async with node.large_decisions if is_decided_here else nullcontext():
             try:
-                request, elements = await node.logs.aside(read)
+                request, elements = await node.logs.aside(partial(read_counted_request, key, version, context.body))
             except MalformedRequestError as error:
                 context.slot.fail_connection(str(error))
                 return
@@ -377,13 +374,12 @@ def _handle(
     header, slot, body = context
     if elements > ELEMENTS_LEFT_OUT:
         slot.hold(elements * ELEMENT_BYTES)
-    if not node.is_controller:
+    if header.api_key in _CONTROLLERS and not node.is_controller:
         if header.api_key in PASSED_ON:
             return _answer_later(node, context, partial(node.authority.forward, context))
-        if header.api_key in _CONTROLLERS_ONLY:
-            refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
-            answer_failure(node, header, slot, refusal, body)
-            return None
+        refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
+        answer_failure(node, header, slot, refusal, body)
+        return None
     answer = handle(node, context, request)
     if isinstance(answer, Promised):
         answer.on_result(partial(_answer_promised, node, context, answer))
