@@ -25,7 +25,7 @@ from log_broker.records.batch import (
 from log_broker.records.compiled import walk
 from log_broker.records.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
 from log_broker.records.readable import MalformedRecordsError
-from log_broker.records.varint import read_uvarint, read_varint, write_varint
+from log_broker.records.varint import read_uvarint, read_varint, varint
 
 Header = tuple[str, bytes | None]
 
@@ -188,7 +188,7 @@ def build_batch(
             base_timestamp = timestamp
         max_timestamp = max(max_timestamp, timestamp)
         body = _encode_record(timestamp - base_timestamp, count, key, value, headers)
-        write_varint(section, len(body))
+        section += varint(len(body))
         section += body
         count += 1
     assert count, "a batch holds at least one record"
@@ -218,25 +218,22 @@ def build_batch(
 
 def _encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]
-) -> bytearray:
-    body = bytearray(1)  # attributes, unused
-    write_varint(body, timestamp_delta)
-    write_varint(body, offset_delta)
-    for part in (key, value):
-        _write_bytes(body, part)
-    write_varint(body, len(headers))
+) -> bytes:
+    parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]  # the first are attributes, unused
+    _add_bytes(parts, key)
+    _add_bytes(parts, value)
+    parts.append(varint(len(headers)))
     for name, content in headers:
-        _write_bytes(body, name.encode())
-        _write_bytes(body, content)
-    return body
+        _add_bytes(parts, name.encode())
+        _add_bytes(parts, content)
+    return b"".join(parts)
 
 
-def _write_bytes(out: bytearray, part: bytes | None) -> None:
+def _add_bytes(parts: list[bytes], part: bytes | None) -> None:
     if part is None:
-        write_varint(out, -1)
+        parts.append(varint(-1))
     else:
-        write_varint(out, len(part))
-        out += part
+        parts += (varint(len(part)), part)
 
 
 def recompress(batch: Buffer, codec: Codec, *, level: int | None = None) -> bytearray:

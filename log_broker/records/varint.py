@@ -4,9 +4,12 @@ Variable-length integers: zig-zag for the fields of a record, unsigned for the f
 Both are the base-128 encoding of Protocol Buffers, least significant group first.
 """
 
+from functools import lru_cache
+
 from log_broker.records.batch import Buffer
 
 VARINT_BYTES_MAX = 10  # a 64-bit value in groups of seven bits
+_VARINTS_KEPT = 4096
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
@@ -45,3 +48,11 @@ def write_uvarint(out: bytearray, value: int) -> None:
 def write_varint(out: bytearray, value: int) -> None:
     """Append a signed value of up to 64 bits, zig-zag encoded."""
     write_uvarint(out, value << 1 if value >= 0 else ((-value) << 1) - 1)
+
+
+@lru_cache(_VARINTS_KEPT)
+def varint(value: int) -> bytes:
+    """Return what `write_varint` would append; the numbers of small records are the same again and again."""
+    out = bytearray()
+    write_varint(out, value)
+    return bytes(out)

@@ -2,17 +2,20 @@
 The messages of the control plane; the only module that knows kio.
 
 kio describes every version of every message; a description is imported when its version is first used, because all of
-them would take a second and a hundred megabytes. Reading and writing is in `messages`.
+them would take a second and a hundred megabytes. Reading and writing is in `messages`, but for what is asked so often
+that it is read and written by hand, under the same names.
 """
 
 import struct
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from log_broker.errors import ErrorCode
+from log_broker.wire import offset_commit
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.messages import MessageReader, Values, codec_of
 from log_broker.wire.reading import ELEMENTS_MAX, MalformedRequestError
@@ -23,6 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _INT32 = struct.Struct(">i")
+
+
+class _ByHand(NamedTuple):
+    """Reads a request, of so many elements at the most, and writes a response, each behind its header."""
+
+    read: Callable[[memoryview, int, int], tuple[Any, int]]
+    write: Callable[[bytearray, int, Values], None]
+
+
+_BY_HAND: Mapping[int, _ByHand] = {ApiKey.OFFSET_COMMIT: _ByHand(offset_commit.read, offset_commit.write)}
 
 # Apis that we do not serve but whose messages exist, so that an answer can carry an error in their layout.
 _UNSERVED_NAMES = {
@@ -55,10 +68,13 @@ def read_request(api_key: int, version: int, body: memoryview) -> Any:
 
 def read_counted_request(api_key: int, version: int, body: memoryview) -> tuple[Any, int]:
     """Read a request and count the elements of its arrays; see `read_request`."""
-    description = description_of(api_key, version, "request")
     elements_max = APIS[api_key].elements_max if api_key in APIS else ELEMENTS_MAX
-    reader = MessageReader(body, flexible=description.__flexible__, elements_max=elements_max)
     try:
+        by_hand = _by_hand(api_key, version)
+        if by_hand is not None:
+            return by_hand.read(body, version, elements_max)
+        description = description_of(api_key, version, "request")
+        reader = MessageReader(body, flexible=description.__flexible__, elements_max=elements_max)
         return codec_of(description).read(reader), reader.elements
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedRequestError(f"{_name_of(api_key)} v{version}: {error}") from None
@@ -66,8 +82,14 @@ def read_counted_request(api_key: int, version: int, body: memoryview) -> tuple[
 
 def write_response(api_key: int, version: int, correlation_id: int, values: Values) -> bytearray:
     """Write a response with its header from values by kio's field names; what the version lacks is left out."""
-    description = description_of(api_key, version, "response")
     out = bytearray(_INT32.pack(correlation_id))
+    by_hand = _by_hand(api_key, version)
+    if by_hand is not None:
+        if version >= APIS[api_key].flexible_from:
+            out.append(0)
+        by_hand.write(out, version, values)
+        return out
+    description = description_of(api_key, version, "response")
     # An ApiVersions response has the old header in every version: its reader does not know ours yet.
     if description.__flexible__ and api_key != ApiKey.API_VERSIONS:
         out.append(0)
@@ -137,6 +159,11 @@ def description_of(api_key: int, version: int, direction: str) -> type[Any]:
     class_name = "".join(word.capitalize() for word in name.split("_")) + direction.capitalize()
     description: type[Any] = getattr(module, class_name)
     return description
+
+
+def _by_hand(api_key: int, version: int) -> _ByHand | None:
+    found = _BY_HAND.get(api_key)
+    return found if found is not None and APIS[api_key].supports(version) else None
 
 
 def _name_of(api_key: int) -> str:

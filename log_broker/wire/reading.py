@@ -60,6 +60,12 @@ class Reader:
         self.position += 8
         return value
 
+    def numbers(self, layout: struct.Struct) -> tuple[int, ...]:
+        """Read several numbers that stand behind one another."""
+        values = layout.unpack_from(self._body, self.position)
+        self.position += layout.size
+        return values
+
     def array_length(self) -> int:
         """Read the number of elements; a null array has none."""
         count = self._compact_length() if self._flexible else self.int32()
@@ -73,13 +79,18 @@ class Reader:
         return value
 
     def nullable_string(self) -> bytes | None:
-        if self._flexible:
+        if not self._flexible:
+            (length,) = _INT16.unpack_from(self._body, self.position)
+            self.position += 2
+        elif 0 < (first := self._body[self.position]) < 0x80:  # as good as always
+            start, self.position = self.position + 1, self.position + first
+            if self.position > len(self._body):
+                raise ValueError(f"a string of {first - 1} bytes is cut short")
+            return bytes(self._body[start : self.position])
+        else:
             length = self._compact_length()
             if length > STRING_BYTES_MAX:
                 raise ValueError(f"a string of {length} bytes")
-        else:
-            (length,) = _INT16.unpack_from(self._body, self.position)
-            self.position += 2
         view = self._take(length)
         return None if view is None else bytes(view)
 

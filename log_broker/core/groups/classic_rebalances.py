@@ -30,13 +30,14 @@ class Rebalances:
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called next, at the latest."""
         group = self._group
-        deadlines = [group.roster.timers.earliest_ms()]
+        session_end = group.roster.timers.earliest_ms()
         if group.state is GroupState.PREPARING:
-            deadlines.append(self._join_deadline_ms)
-        # Once all have synced, only the assignment's being stored is waited for, however long that takes.
-        if group.state is GroupState.COMPLETING and group.roster.synced < len(group.members):
-            deadlines.append(self._sync_deadline_ms)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+            step_end = self._join_deadline_ms
+        elif group.state is GroupState.COMPLETING and group.roster.synced < len(group.members):
+            step_end = self._sync_deadline_ms
+        else:  # once all have synced, only the assignment's being stored is waited for, however long that takes
+            return session_end
+        return step_end if session_end is None else min(session_end, step_end)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what has become due by time alone."""

@@ -103,16 +103,16 @@ class Group:
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event at the given time and return what must be done, in order."""
         match event:
-            case ConsumerHeartbeat() | Join() | Sync() | Heartbeat() | Leave():
-                return self._kinds.handle(event, now_ms)
             case Commit():
                 return self._commit(event, now_ms)
+            case Persisted():
+                return self._writes.persisted(event, now_ms)
+            case ConsumerHeartbeat() | Join() | Sync() | Heartbeat() | Leave():
+                return self._kinds.handle(event, now_ms)
             case DeleteOffsets():
                 return self._delete_offsets(event)
             case Delete():
                 return self._delete(event)
-            case Persisted():
-                return self._writes.persisted(event, now_ms)
 
     def _commit(self, commit: Commit, now_ms: int) -> Sequence[Effect]:
         error = self._check_commit(commit, now_ms)

@@ -8,7 +8,7 @@ committed in several ways, that which stands last in the log counts, not that wh
 from collections.abc import Iterable, Mapping
 
 from log_broker.core.groups.protocol import GroupRecord, TopicPartition
-from log_broker.core.groups.records import CommittedOffset, OffsetKey, encode_offset, encode_offset_key
+from log_broker.core.groups.records import CommittedOffset, encode_offset, encode_offset_key
 
 
 class GroupOffsets:
@@ -41,7 +41,7 @@ class GroupOffsets:
         ]
 
     def records_of(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> tuple[GroupRecord, ...]:
-        return tuple((self._key(place), encode_offset(committed)) for place, committed in offsets.items())
+        return tuple([(self._key(place), encode_offset(committed)) for place, committed in offsets.items()])
 
     def tombstones_of(self, places: Iterable[TopicPartition]) -> tuple[GroupRecord, ...]:
         return tuple((self._key(place), None) for place in places)
@@ -89,4 +89,4 @@ class GroupOffsets:
             self._supersede(place, self._commits)
 
     def _key(self, place: TopicPartition) -> bytes:
-        return encode_offset_key(OffsetKey(group=self._group_id, topic=place[0], partition=place[1]))
+        return encode_offset_key(self._group_id, *place)

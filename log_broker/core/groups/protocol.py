@@ -72,8 +72,7 @@ class Leave:
     members: tuple[tuple[str, str | None], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(NamedTuple):
     """
     A member, or with NO_GENERATION and no id someone outside the protocol, commits offsets.
 
@@ -105,15 +104,15 @@ class Delete:
     token: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persisted:
+class Persisted(NamedTuple):
     """The records of Persist `number` are durable, or could not be made so."""
 
     number: int
     error: ErrorCode = ErrorCode.NONE
 
 
-Event = ConsumerHeartbeat | Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | Delete | Persisted
+Asked = ConsumerHeartbeat | Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | Delete
+Event = Asked | Persisted
 
 
 class JoinMember(NamedTuple):

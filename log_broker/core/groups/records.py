@@ -14,6 +14,8 @@ OffsetCommitKey/Value.json and GroupMetadataKey/Value.json; older value versions
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from log_broker.errors import BrokerError, ErrorCode
 
@@ -23,6 +25,9 @@ UNKNOWN_EPOCH = -1
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+_OFFSET_HEAD = struct.Struct(">hqih")  # version, offset, leader epoch, length of the metadata
+
+_KEYS_KEPT = 2_000  # a reader commits the same partitions again and again
 
 _OFFSET_KEY = 1
 _GROUP_KEY = 2
@@ -39,8 +44,7 @@ class OffsetKey:
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """A committed offset: that of the next record to read. `timestamp_ms` is when it was committed."""
 
     offset: int
@@ -89,15 +93,17 @@ class MalformedGroupRecordError(BrokerError):
         super().__init__(ErrorCode.CORRUPT_MESSAGE, reason)
 
 
-def encode_offset_key(key: OffsetKey) -> bytes:
+@lru_cache(_KEYS_KEPT)
+def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
     """The key of a committed offset, as Kafka lays it out."""
-    return _INT16.pack(_OFFSET_KEY) + _string(key.group) + _string(key.topic) + _INT32.pack(key.partition)
+    return _INT16.pack(_OFFSET_KEY) + _string(group) + _string(topic) + _INT32.pack(partition)
 
 
 def encode_offset(value: CommittedOffset) -> bytes:
     """The value of a committed offset, as Kafka lays it out."""
-    numbers = _INT16.pack(_OFFSET_VALUE) + _INT64.pack(value.offset) + _INT32.pack(value.leader_epoch)
-    return numbers + _string(value.metadata) + _INT64.pack(value.timestamp_ms)
+    metadata = value.metadata.encode()
+    head = _OFFSET_HEAD.pack(_OFFSET_VALUE, value.offset, value.leader_epoch, len(metadata))
+    return head + metadata + _INT64.pack(value.timestamp_ms)
 
 
 def encode_group_key(group: str) -> bytes:

@@ -67,6 +67,7 @@ from log_broker.records.validation import (
     check_batch,
     check_section,
     side_checks,
+    too_large,
 )
 
 GATHERED_BYTES_MAX = 1024 * 1024  # behind a slow disk, from producers that wait for no answer
@@ -86,6 +87,7 @@ class AppendRules:
     looks_at_records: bool
     ahead_ms_max: int
     asks_more: bool  # most topics ask only that a batch is whole and of this time, and are spared a call for each
+    takes_own: bool  # nothing is asked of uncompressed records that the broker has just written but that they have keys
 
     @classmethod
     def of(cls, topic: str, config: TopicConfig) -> "AppendRules":
@@ -103,12 +105,12 @@ class AppendRules:
         )
         codec = CODEC_OF_NAME.get(config.compression_type)
         # A header names the largest timestamp of its batch, so a bound on the past needs every record.
-        looks_at_records = (
-            records.key_required
-            or records.key_validation != "none"
+        looks_beyond_keys = (
+            records.key_validation != "none"
             or records.value_validation != "none"
             or records.timestamp_before_ms_max is not None
         )
+        looks_at_records = records.key_required or looks_beyond_keys
         after_ms_max = records.timestamp_after_ms_max
         return cls(
             records,
@@ -119,6 +121,7 @@ class AppendRules:
             looks_at_records,
             UNBOUNDED_MS if after_ms_max is None else after_ms_max,
             looks_at_records or codec is not None or append_time,
+            not (looks_beyond_keys or codec or append_time),
         )
 
 
@@ -315,6 +318,18 @@ class BrokerAppends:
             previous = state.producers.record(header, state.next_offset, now_ms)
         return self._gather(batch, header, token, previous)
 
+    def own(self, batch: memoryview, token: Any) -> Sequence[Effect]:
+        """Append what the broker has just built for a topic that takes such as it is, see `AppendRules.takes_own`."""
+        state, bytes_max = self._state, self._appends.rules.bytes_max
+        try:
+            if state.is_guarded:
+                state.check_open(ACKS_ALL)
+            if len(batch) > bytes_max:
+                raise too_large(len(batch), bytes_max)
+        except BrokerError as error:
+            return (Reply(token, state.refusal(error)),)
+        return self._gather(batch, read_header(batch), token, None)
+
     def unsequenced(self, event: AppendUnsequenced, now_ms: int) -> Sequence[Effect]:
         batch, token = event
         state = self._state
@@ -323,7 +338,7 @@ class BrokerAppends:
             if state.is_guarded:
                 state.check_open(ACKS_ALL)
             if len(batch) > self._appends.rules.bytes_max:
-                raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {len(batch)} bytes")
+                raise too_large(len(batch), self._appends.rules.bytes_max)
             state.producers.check_epoch(header.producer_id, header.producer_epoch)
             state.transactions.admit(header)
         except BrokerError as error:
@@ -380,7 +395,7 @@ class Partition:
         self.appends = Appends(state, self.writes, commits, validator)
         self.roles = Roles(state, self.writes, commits)
         self.following = Following(state, self.writes, commits)
-        self._broker_appends = BrokerAppends(state, self.writes, self.appends)
+        self.broker_appends = BrokerAppends(state, self.writes, self.appends)
 
     def configure(self, config: TopicConfig) -> None:
         """Take a new config; it holds from the next batch on."""
@@ -399,8 +414,8 @@ class Partition:
             case WriteFailed():
                 return self.writes.failed(event)
             case EndTransaction():
-                return self._broker_appends.end_transaction(event, now_ms)
+                return self.broker_appends.end_transaction(event, now_ms)
             case AppendUnsequenced():
-                return self._broker_appends.unsequenced(event, now_ms)
+                return self.broker_appends.unsequenced(event, now_ms)
             case AppendQuarantined():
-                return self._broker_appends.quarantined(event, now_ms)
+                return self.broker_appends.quarantined(event, now_ms)

@@ -15,7 +15,7 @@ from log_broker.core.groups import consumer_group_records
 from log_broker.core.groups.consumer_assignors import ASSIGNORS
 from log_broker.core.groups.consumer_events import ConsumerGroupSettings, ConsumerSupport
 from log_broker.core.groups.group import Group, refusal
-from log_broker.core.groups.protocol import Effect, Event, Persist, Persisted, Reply
+from log_broker.core.groups.protocol import Asked, Effect, Event, Persist, Persisted, Reply
 from log_broker.core.groups.records import GroupKey, OffsetKey, decode_group, decode_key, decode_offset
 from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
@@ -23,7 +23,7 @@ from log_broker.records.batch import NO_PRODUCER_ID, TRANSACTIONAL, BatchHeader
 from log_broker.records.control import EndMarker
 from log_broker.records.record import Record
 from log_broker.server.coordinators.internal_topics import group_partition
-from log_broker.server.coordinators.runtime import CoordinatorRuntime, answer
+from log_broker.server.coordinators.runtime import CoordinatorRuntime
 from log_broker.server.coordinators.shards import Shard, ShardHost
 from log_broker.server.coordinators.topic_patterns import match_names
 from log_broker.server.partitions.internal_log import readable
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 FATE_CHECK_S = 1.0  # of those who are not told that they coordinate no more
 
-Token = asyncio.Future[Any]
+Answer = asyncio.Future[Any]
 GroupShard = Shard[Group]
 
 
@@ -107,18 +107,22 @@ class GroupCoordinator:
 
     # What handlers ask.
 
-    def ask(self, group_id: str, event_of: Callable[[Token], Event], *, create: bool = False) -> Token | None:
+    def ask(self, group_id: str, event_of: Callable[[Answer], Asked], *, create: bool = False) -> Answer | None:
         """
         Hand an event to a group and return the answer to come, None when there is no such group.
 
         The caller has asked `check` before.
         """
+        token: Answer = self._node.loop.create_future()
+        return token if self.tell(group_id, event_of(token), create=create) else None
+
+    def tell(self, group_id: str, event: Asked, *, create: bool = False) -> bool:
+        """As `ask`, with an event that has its token; say whether there is such a group."""
         shard = self._runtime.shard_of(group_id)
         if shard is None or not (create or group_id in shard.items):
-            return None
-        token: Token = self._node.loop.create_future()
-        self._runtime.ask(shard, self._touched(shard, group_id), token, event_of(token))
-        return token
+            return False
+        self._runtime.ask(shard, self._touched(shard, group_id), event.token, event)
+        return True
 
     def topic_deleted(self, topic: str) -> None:
         """Take away what groups have committed for a topic that is gone."""
@@ -144,27 +148,36 @@ class GroupCoordinator:
     def perform(self, shard: GroupShard, group: Group, effect: Effect) -> None:
         match effect:
             case Reply(token, value):
-                answer(token, value)
+                shard.answer(token, value)
             case Persist() if effect.producer is not None:
                 self._persist_transactional(shard, group, effect, *effect.producer)
             case Persist():
-                self._node.run(self._persist(shard, group, effect))
+                self._persist(shard, group, effect)
 
     def settled(self, shard: GroupShard, group: Group) -> None:
         """Nothing waits for it."""
 
-    async def _persist(self, shard: GroupShard, group: Group, effect: Persist) -> None:
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if shard.may_append:
-            error = ErrorCode.NONE
-            try:
-                await shard.runtime.own_appends.records(effect.records)
-            except BrokerError as failure:
-                self._trouble.failed("group %s could not be stored: %s", group.group_id, failure)
-                error = failure.code
+    def _persist(self, shard: GroupShard, group: Group, effect: Persist) -> None:
+        """Append; the group hears of it later, also of what is refused at once."""
+
+        def done(result: AppendResult) -> None:
+            error = result.error
+            if error is ErrorCode.NONE:
+                self._persisted(shard, group, effect, error)
+                return
+            self._trouble.failed("group %s could not be stored: %s", group.group_id, result.message or error.name)
             if effect.is_step and error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-                error = await self._fate_of(shard, shard.runtime.log_end_offset)
-        self._persisted(shard, group, effect, error)
+                self._node.run(self._settle(shard, group, effect, shard.runtime.log_end_offset))
+            else:
+                self._node.loop.call_soon(self._persisted, shard, group, effect, error)
+
+        if shard.may_append:
+            shard.runtime.own_appends.begin(effect.records, done)
+        else:
+            self._node.loop.call_soon(self._persisted, shard, group, effect, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def _settle(self, shard: GroupShard, group: Group, effect: Persist, end_offset: int) -> None:
+        self._persisted(shard, group, effect, await self._fate_of(shard, end_offset))
 
     async def _fate_of(self, shard: GroupShard, end_offset: int) -> ErrorCode:
         """Wait until what was appended below an offset is committed, or another leads and knows."""

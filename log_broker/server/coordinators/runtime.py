@@ -15,7 +15,7 @@ from log_broker.records.batch import BatchHeader
 from log_broker.records.control import EndMarker
 from log_broker.records.record import Record
 from log_broker.server.coordinators.deadlines import Deadlines
-from log_broker.server.coordinators.shards import Shard, ShardHost, Shards
+from log_broker.server.coordinators.shards import Shard, ShardHost, Shards, Token
 
 
 class Machine(Protocol):
@@ -120,7 +120,7 @@ class CoordinatorRuntime(Generic[M]):
             self._deadlines.drop(name)
             self._kind.settled(shard, machine)
         for token, event in list(shard.waiting.items()):
-            answer(token, self._kind.not_coordinator(event))
+            shard.answer(token, self._kind.not_coordinator(event))
 
     # What is known here.
 
@@ -141,7 +141,7 @@ class CoordinatorRuntime(Generic[M]):
 
     # Events and their effects.
 
-    def ask(self, shard: Shard[M], machine: M, token: asyncio.Future[Any], event: Any) -> None:
+    def ask(self, shard: Shard[M], machine: M, token: Token, event: Any) -> None:
         """Hand in the event of a client, which brings `token` and is answered by it, whatever becomes of the shard."""
         self.handle(shard, machine, event)
         shard.note(token, event)
@@ -188,9 +188,3 @@ class CoordinatorRuntime(Generic[M]):
     def _expire(self) -> None:
         self.for_each(lambda machine: self._kind.expire(machine, self._node.clock_ms()))
         self.start()
-
-
-def answer(token: asyncio.Future[Any], value: Any) -> None:
-    """Answer a request, unless its client has gone."""
-    if not token.done():
-        token.set_result(value)

@@ -38,6 +38,14 @@ class ShardHost(Cluster, HasLease, Partitions, Process, Protocol):
     """What shards ask of their node."""
 
 
+class Token(Protocol):
+    """What a request is answered by: a future, or what is like one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+
 class Shard(Generic[T]):
     """One partition in one leader epoch. `waiting` holds the requests without an answer, each by its token."""
 
@@ -47,7 +55,7 @@ class Shard(Generic[T]):
         self.epoch = epoch
         self.items: dict[str, T] = {}
         self.held: dict[int, set[str]] = {}  # producer id -> the items that its open transaction touches
-        self.waiting: dict[asyncio.Future[Any], Any] = {}
+        self.waiting: dict[Token, Any] = {}
         self.is_replayed = False  # as far as the high watermark was when it was last looked at
         self.is_loaded = False
         self.is_resigned = False
@@ -58,14 +66,16 @@ class Shard(Generic[T]):
         runtime = self.runtime
         return not self.is_resigned and runtime.is_leader and runtime.leader_epoch == self.epoch
 
-    def note(self, token: asyncio.Future[Any], asked: Any) -> None:
+    def note(self, token: Token, asked: Any) -> None:
         """Keep a request in mind until it is answered."""
         if not token.done():
             self.waiting[token] = asked
-            token.add_done_callback(self._answered)
 
-    def _answered(self, token: asyncio.Future[Any]) -> None:
+    def answer(self, token: Token, value: Any) -> None:
+        """Answer a request, unless its client has gone."""
         self.waiting.pop(token, None)
+        if not token.done():
+            token.set_result(value)
 
 
 class Owner(Protocol[T]):

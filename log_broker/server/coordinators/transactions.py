@@ -43,7 +43,7 @@ from log_broker.records.control import EndMarker
 from log_broker.records.record import Record, build_batch
 from log_broker.server.coordinators.internal_topics import transaction_partition
 from log_broker.server.coordinators.markers import Ending, MarkerHost, MarkerSender
-from log_broker.server.coordinators.runtime import CoordinatorRuntime, answer
+from log_broker.server.coordinators.runtime import CoordinatorRuntime
 from log_broker.server.coordinators.shards import Shard, ShardHost
 from log_broker.server.process.log_limiter import RateLimitedLog
 
@@ -124,7 +124,7 @@ class TransactionCoordinator:
     def perform(self, shard: TransactionShard, transaction: Transaction, effect: Effect) -> None:
         match effect:
             case Reply(token, value):
-                answer(token, value)
+                shard.answer(token, value)
             case Persist(record):
                 self._persist(shard, transaction, record)
             case WriteMarkers(prepared):

@@ -3,7 +3,7 @@ From a request to its handler: one table by api key, and an answer for what is n
 
 A handler is a function of (node, header, body, slot). The data plane's read the body themselves. Those of the control
 plane are functions of (node, context, request) that return the response's values or an awaitable of them: `control`
-reads and writes around them, and runs what they leave to be awaited as a task.
+reads and writes around them, and runs what they leave to be awaited as a task, but for a `Promised`.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from log_broker.core.security.principal import ANONYMOUS, Principal
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.server.net.memory_budget import CONGESTED_RETRY_SECONDS
 from log_broker.server.net.peers import CLIENT_ID
+from log_broker.server.net.promised import Promised
 from log_broker.server.net.rights import Finish, Guarded, HasAuthorizer, guard_request, is_a_node, refused, rights_of
 from log_broker.server.net.slots import Slot
 from log_broker.server.process.ports import HasCounters, Process
@@ -44,6 +45,8 @@ ELEMENTS_LEFT_OUT = 64
 Handler = Callable[[Any, RequestHeader, memoryview, "Slot"], None]
 Values = Mapping[str, Any]
 Encoded = bytes | bytearray
+# For `isinstance` of every answer: it is quick with these, and not with unions and abstract classes.
+_ENCODED, _ARRAYS = (bytes, bytearray), (list, tuple)
 # What takes several turns of the event loop: begun by being called, so that none is made that is never awaited.
 Later = Callable[[], Awaitable[Values | Encoded]]
 Begin = Callable[[Any, "RequestContext", Any], Values | Encoded | Later]
@@ -212,8 +215,8 @@ _MADE_ALONE = frozenset(
 )
 _NODES_ONLY = frozenset(api.key for api in APIS.values() if api.inter_broker)
 _ASKED_OF_STARTING = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM})
-# What nodes ask the controller itself: another tells them that it is not, and they look for the one that is.
-_CONTROLLERS_ONLY = frozenset(
+# What is not answered elsewhere. That is passed on, and this is asked by nodes: they are told, and look for the one.
+_CONTROLLERS = PASSED_ON | frozenset(
     {
         ApiKey.ENVELOPE,
         ApiKey.BROKER_REGISTRATION,
@@ -298,12 +301,11 @@ def control(handle: ControlHandler, guard: Guard | None = None) -> Handler:
 
     def handler(node: DispatchHost, header: RequestHeader, body: memoryview, slot: Slot) -> None:
         context = RequestContext(header, slot, body)
-        read = partial(read_counted_request, header.api_key, header.api_version, body)
         if len(body) > READ_AT_ONCE_BYTES:
-            node.run(_read_aside(node, context, begin, read))
+            node.run(_read_aside(node, context, begin))
             return
         try:
-            request, elements = read()
+            request, elements = read_counted_request(header.api_key, header.api_version, body)
         except MalformedRequestError as error:
             slot.fail_connection(str(error))
             return
@@ -348,17 +350,15 @@ def _finished(answer: Values | Encoded | Later, finish: Finish) -> Values | Enco
     return finish(answer)
 
 
-async def _read_aside(
-    node: DispatchHost, context: RequestContext, handle: Begin, read: Callable[[], tuple[Any, int]]
-) -> None:
+async def _read_aside(node: DispatchHost, context: RequestContext, handle: Begin) -> None:
     """Read a large request outside the event loop and then handle it; those decided on here one after the other."""
-    key = context.header.api_key
+    key, version = context.header.api_key, context.header.api_version
     # One that is passed on may come back, to a node that has become the controller meanwhile, and must not wait here.
     is_decided_here = key in _DECIDED and (node.is_controller or key not in PASSED_ON)
     with failures_answered(node, *context):
         async with node.large_decisions if is_decided_here else nullcontext():
             try:
-                request, elements = await node.logs.aside(read)
+                request, elements = await node.logs.aside(partial(read_counted_request, key, version, context.body))
             except MalformedRequestError as error:
                 context.slot.fail_connection(str(error))
                 return
@@ -374,14 +374,16 @@ def _handle(
     header, slot, body = context
     if elements > ELEMENTS_LEFT_OUT:
         slot.hold(elements * ELEMENT_BYTES)
-    if not node.is_controller:
+    if header.api_key in _CONTROLLERS and not node.is_controller:
         if header.api_key in PASSED_ON:
             return _answer_later(node, context, partial(node.authority.forward, context))
-        if header.api_key in _CONTROLLERS_ONLY:
-            refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
-            answer_failure(node, header, slot, refusal, body)
-            return None
+        refusal = BrokerError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller")
+        answer_failure(node, header, slot, refusal, body)
+        return None
     answer = handle(node, context, request)
+    if isinstance(answer, Promised):
+        answer.on_result(partial(_answer_promised, node, context, answer))
+        return None
     if callable(answer):
         made_alone = node.large_answers if header.api_key in _MADE_ALONE else None
         return _answer_later(node, context, answer if made_alone is None else partial(_alone, made_alone, slot, answer))
@@ -414,6 +416,18 @@ async def _answer_later(node: DispatchHost, context: RequestContext, answer: Lat
             await _answer_long(node, context, values)
         else:
             slot.complete(_encode(header, values))
+
+
+def _answer_promised(node: DispatchHost, context: RequestContext, promised: Promised) -> None:
+    header, slot, body = context
+    try:
+        values = promised.values()
+        if _is_long(values):
+            node.run(_answer_long(node, context, values))
+        else:
+            slot.complete(_encode(header, values))
+    except Exception as error:
+        answer_failure(node, header, slot, error, body)
 
 
 async def _answer_long(node: DispatchHost, context: RequestContext, values: Values | Encoded) -> None:
@@ -454,32 +468,29 @@ def answer_failure(
 
 def _is_long(values: Values | Encoded) -> bool:
     """Whether an answer takes more than a turn of the event loop to write; a topic's settings take 0.2 ms."""
-    if not isinstance(values, Mapping):
+    if isinstance(values, _ENCODED):
         return False
     for each in values.values():
-        if isinstance(each, list | tuple) and (len(each) > WRITTEN_AT_ONCE_MAX or _has_long_within(each)):
+        if isinstance(each, _ARRAYS) and (len(each) > WRITTEN_AT_ONCE_MAX or _has_long_within(each)):
             return True
     return False
 
 
 def _has_long_within(items: list[Any] | tuple[Any, ...]) -> bool:
-    return (
-        sum(
-            len(each)
-            for item in items
-            if isinstance(item, Mapping)
-            for each in item.values()
-            if isinstance(each, list | tuple)
-        )
-        > WRITTEN_WITHIN_MAX
-    )
+    count = 0
+    for item in items:
+        if isinstance(item, dict):
+            for each in item.values():
+                if isinstance(each, _ARRAYS):
+                    count += len(each)
+    return count > WRITTEN_WITHIN_MAX
 
 
 def _encode(header: RequestHeader, answer: Values | Encoded) -> Encoded:
     """A handler that keeps encoded answers returns them from behind the correlation id on."""
-    if isinstance(answer, Mapping):
-        return write_response(header.api_key, header.api_version, header.correlation_id, answer)
-    return header.correlation_id.to_bytes(4, "big", signed=True) + answer
+    if isinstance(answer, _ENCODED):
+        return header.correlation_id.to_bytes(4, "big", signed=True) + answer
+    return write_response(header.api_key, header.api_version, header.correlation_id, answer)
 
 
 def supported_apis() -> list[Values]:

@@ -34,19 +34,28 @@ class OwnAppends:
 
     async def records(self, records: Sequence[KeyValue], timestamp_ms: int | None = None) -> int:
         """Append (key, value) pairs as one batch and return the first offset; raises BrokerError."""
-        now_ms = self._replica.clock_ms() if timestamp_ms is None else timestamp_ms
         answer: asyncio.Future[AppendResult] = self._replica.loop.create_future()
 
         def done(result: AppendResult) -> None:
             if not answer.done():
                 answer.set_result(result)
 
-        batch = build_batch((now_ms, key, value, ()) for key, value in records)
-        self._append(batch, acks=-1, done=done)
+        self.begin(records, done, timestamp_ms)
         result = await answer
         if result.error is not ErrorCode.NONE:
             raise BrokerError(result.error, result.message or "")
         return result.base_offset
+
+    def begin(self, records: Sequence[KeyValue], done: Done, timestamp_ms: int | None = None) -> None:
+        """Append (key, value) pairs as one batch."""
+        now_ms = self._replica.clock_ms() if timestamp_ms is None else timestamp_ms
+        batch = memoryview(build_batch((now_ms, key, value, ()) for key, value in records))
+        replica = self._replica
+        is_taken = replica.core.appends.rules.takes_own and all(key is not None for key, _ in records)
+        if is_taken and not replica.is_closed and self._runner.checks.queued is None:
+            self._runner.run(replica.core.broker_appends.own(batch, done))
+        else:
+            self._append(batch, acks=-1, done=done)
 
     def quarantined(self, batch: memoryview, done: Done) -> None:
         """Append what another partition has left out of a batch; see `core.partition.protocol.AppendQuarantined`."""

@@ -10,6 +10,7 @@ have their defaults but for `fluvial.durability=memory`, so that the disk has no
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from rich.table import Table
 from tests.bench.broker.arena import Arena, Scale, Side
 from tests.bench.broker.measuring import Sample, drive, topic
 from tests.bench.broker.servers import ROOT, Broker, Ours
+from tests.bench.drivers.openmessaging import set_for_commits
 
 MEMORY = (("fluvial.durability", "memory"),)
 HERE, THERE = Side("here", "this checkout", MEMORY), Side("there", "the other commit", MEMORY)
@@ -83,10 +85,38 @@ def consume(arena: Arena) -> dict[Side, Sample]:
         return arena.rounds("consume", (HERE, THERE), run)
 
 
+def commits(arena: Arena) -> dict[str, dict[Side, Sample]]:
+    """One partition in each, at the pace of a consumer and as many as go; and of the members of groups."""
+    found = {}
+    for named, connections, a_second, in_group in (
+        (1, 1, 1_000, False),
+        (1, 1, 1_000, True),
+        (25, 4, 1_000, True),
+        (1, 1, 0, False),
+        (1, 16, 0, True),
+    ):
+        pace = f"{a_second:,}/s" if a_second else "without pause"
+        readers = "members of groups" if in_group else "readers without a group"
+        what = f"commits of {named} by {connections} {readers}, {pace}"
+        load = {"connections": connections, "in_group": in_group, "commits_a_second": a_second}
+        found[what] = _commits(arena, what, named, {**load, "seconds": arena.scale.seconds(3)})
+    return found
+
+
+def _commits(arena: Arena, what: str, partitions: int, load: Mapping[str, Any]) -> dict[Side, Sample]:
+    def run(broker: Broker, side: Side) -> Sample:
+        set_for_commits(broker, *MEMORY[0])
+        with topic(broker, arena.topic_name(), partitions, side.config) as name:
+            return drive(broker, "commit_requests", {"topic": name, "partitions": partitions, **load})
+
+    return arena.rounds(what, (HERE, THERE), run)
+
+
 LOADS: Mapping[str, Callable[[Arena], dict[str, dict[Side, Sample]]]] = {
     "small": lambda arena: {f"small requests, {a}x{b}": small(arena, a, b) for a, b in ((1, 1), (16, 1), (16, 16))},
     "bulk": lambda arena: {"bulk produce, 1000 B": bulk(arena)},
     "consume": lambda arena: {"consume, 1000 B": consume(arena)},
+    "commits": commits,
 }
 
 
@@ -96,9 +126,19 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
     there = folder / "there"
     subprocess.run(["git", "worktree", "add", "--detach", str(there), commit], cwd=ROOT, check=True)
     try:
+        _share_compiled(there)
         yield there
     finally:
         subprocess.run(["git", "worktree", "remove", "--force", str(there)], cwd=ROOT, check=True)
+
+
+def _share_compiled(there: Path) -> None:
+    """Give the other commit the compiled loops of this checkout, if they are its own as well."""
+    records = Path("log_broker", "records")
+    source = records / "_walk.c"
+    if (there / source).read_bytes() == (ROOT / source).read_bytes():
+        for compiled in (ROOT / records).glob("_walk*.so"):
+            shutil.copy(compiled, there / records)
 
 
 def table_of(found: Mapping[str, Mapping[Side, Sample]], commit: str) -> Table:

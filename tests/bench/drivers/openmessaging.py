@@ -69,11 +69,15 @@ def _rows(arena: Arena, group: str, shape: Shape) -> list[Row]:
 
 def sync_commits(broker: Broker, side: Side) -> None:
     """Have commits, of which each poll makes one, be as durable as the messages of this side."""
+    name = SYNC_SETTING[side.broker]
+    set_for_commits(broker, name, dict(side.config).get(name))
+
+
+def set_for_commits(broker: Broker, name: str, value: str | None) -> None:
+    """Set a config of the topic that commits are kept in, or with None have the default again."""
     asking = Consumer({"bootstrap.servers": broker.address, "group.id": "bench", "log_level": 2})
     asking.committed([TopicPartition("first-record", 0)], timeout=60)  # who asks first has the topic made
     asking.close()
-    name = SYNC_SETTING[side.broker]
-    value = dict(side.config).get(name)
     operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
     entry = ConfigEntry(name, value or "", incremental_operation=operation)
     resource = ConfigResource(ResourceType.TOPIC, OFFSETS, incremental_configs=[entry])

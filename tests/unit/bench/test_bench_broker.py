@@ -1,8 +1,10 @@
 """The drivers and the arithmetic of `make bench-broker`, with our broker alone and loads of a moment."""
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.bench.broker.arena import OURS_FSYNC, OURS_MEMORY, Arena, Scale
+from tests.bench.broker.commit_requests import OFFSET
 from tests.bench.broker.measuring import Sample, drive, median, topic
 from tests.bench.broker.rows import Row, row_of_json, throughput_rows
 from tests.bench.broker.servers import Broker, Ours
@@ -29,6 +31,20 @@ def test_a_bulk_load_is_written_and_read_back(ours: Broker) -> None:
     with topic(ours, "bench-bulk", 1, ()):
         assert drive(ours, "bulk", {"mode": "produce", **load}).acknowledged == 500
         assert drive(ours, "bulk", {"mode": "consume", **load}).messages >= 500
+
+
+@pytest.mark.parametrize("in_group", [True, False])
+@pytest.mark.parametrize("pace", [0, 200])
+def test_commits_are_those_of_readers_with_and_without_a_group(ours: Broker, pace: int, *, in_group: bool) -> None:
+    name = f"bench-commits-{pace}-{in_group}"
+    load = {"topic": name, "partitions": 3, "connections": 2, "in_group": in_group, "seconds": 0.2}
+    with topic(ours, name, 3, ()):
+        sample = drive(ours, "commit_requests", {**load, "commits_a_second": pace})
+        reader = Consumer({"bootstrap.servers": ours.address, "group.id": f"{name}-0001"})
+        found = reader.committed([TopicPartition(name, at) for at in range(3)], timeout=10)
+        reader.close()
+    assert 0 < sample.p50_ms <= sample.p99_ms
+    assert [place.offset for place in found] == [OFFSET] * 3
 
 
 def test_a_refused_request_fails_the_measurement(ours: Broker) -> None:

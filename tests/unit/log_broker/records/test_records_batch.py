@@ -24,7 +24,7 @@ from log_broker.records.compression import (
 )
 from log_broker.records.readable import MalformedRecordsError
 from log_broker.records.record import recompress
-from log_broker.records.varint import read_uvarint, read_varint, write_uvarint, write_varint
+from log_broker.records.varint import read_uvarint, read_varint, varint, write_uvarint, write_varint
 
 optional_bytes = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=10), optional_bytes), max_size=3).map(tuple)
@@ -71,6 +71,7 @@ def test_varints_round_trip(value) -> None:
     out = bytearray()
     write_varint(out, value)
     assert read_varint(out, 0) == (value, len(out))
+    assert varint(value) == out
 
 
 @given(st.integers(0, 2**64 - 1))

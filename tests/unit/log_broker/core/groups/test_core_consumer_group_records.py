@@ -18,7 +18,7 @@ from log_broker.core.groups.consumer_group_records import (
     decode,
     encode,
 )
-from log_broker.core.groups.records import MalformedGroupRecordError, OffsetKey, encode_offset_key
+from log_broker.core.groups.records import MalformedGroupRecordError, encode_offset_key
 
 TOPIC = "ff5d952d6f274b81af39253d6b7a0758"
 
@@ -138,7 +138,7 @@ def test_a_tag_of_a_later_version_is_passed_over() -> None:
 
 
 def test_other_records_are_not_ours() -> None:
-    assert decode(encode_offset_key(OffsetKey(group="g", topic="t", partition=0)), b"") is None
+    assert decode(encode_offset_key("g", "t", 0), b"") is None
     assert decode(bytes.fromhex("0004000167"), b"\0\0\1\0") is None, "the partition metadata of Kafka before 4.1"
 
 

@@ -265,12 +265,27 @@ async def _commit(node: Node, group: str) -> None:
     """Commit offsets of both topics, as soon as somebody coordinates the group."""
     root = Principal("root")
     await answer_to(node, asked(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,)), root)
+    while codes_in(await answer_to(node, _commit_of_both(group), root)) != {ErrorCode.NONE}:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.01)
+
+
+def _commit_of_both(group: str) -> bytes:
     partition = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": -1, "committed_metadata": ""}
     topics = tuple({"name": name, "partitions": (partition,)} for name in ("orders", "payments"))
     member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
-    wish = asked(ApiKey.OFFSET_COMMIT, 8, group_id=group, topics=topics, **member)
-    while codes_in(await answer_to(node, wish, root)) != {ErrorCode.NONE}:  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(0.01)
+    return asked(ApiKey.OFFSET_COMMIT, 8, group_id=group, topics=topics, **member)
+
+
+def test_offsets_of_topics_that_may_not_be_read_are_refused_beside_the_others(tell: Tell) -> None:
+    async def story(node: Node) -> None:
+        await _commit(node, "crew")
+        topics = {topic.name: topic.partitions[0] for topic in (await answer_to(node, _commit_of_both("crew"))).topics}
+        assert {name: found.error_code for name, found in topics.items()} == {
+            "orders": ErrorCode.NONE,
+            "payments": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        }
+
+    tell([acl((GROUP, O.READ)), acl((TOPIC, O.READ))], story)
 
 
 def test_offsets_of_topics_that_may_not_be_described_are_left_out(tell: Tell) -> None:

@@ -14,6 +14,7 @@ from log_broker.core.partition.protocol import AppendResult
 from log_broker.core.partition.replication import Leadership
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch, iterate_records
+from log_broker.records.batch import LOG_APPEND_TIME, read_header
 from log_broker.server.partitions.log_manager import LogManager
 from log_broker.server.partitions.runtime import PartitionRuntime
 from log_broker.server.process.sync_pool import SyncPool
@@ -230,6 +231,32 @@ async def test_internal_records_are_appended_as_one_batch(manager) -> None:
     assert await runtime.times.offset_for_timestamp(0) == (0, NOW_MS)
     assert await runtime.times.offset_of_max_timestamp() == (0, NOW_MS)
     assert await runtime.times.offset_for_timestamp(NOW_MS + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "attributes", "time"),
+    [
+        ({}, 0, NOW_MS - 5),
+        ({"compression_type": "gzip"}, 1, NOW_MS - 5),
+        ({"message_timestamp_type": "LogAppendTime"}, LOG_APPEND_TIME, NOW_MS),
+    ],
+)
+async def test_internal_records_are_stored_as_the_topic_asks(manager, settings, attributes, time) -> None:
+    runtime = manager().create("t", 0, TOPIC_ID, config(cleanup_policy="compact", **settings))
+    await runtime.own_appends.records([(b"a", b"1")], NOW_MS - 5)
+    header = read_header(runtime.stored_batch(0))
+    assert (header.attributes, header.max_timestamp) == (attributes, time)
+
+
+async def test_internal_records_are_refused_as_any_others(manager) -> None:
+    runtime = manager().create("t", 0, TOPIC_ID, config(cleanup_policy="compact", max_message_bytes="100"))
+    with pytest.raises(BrokerError, match="the topic takes 100") as refusal:
+        await runtime.own_appends.records([(b"a", bytes(100))])
+    assert refusal.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    runtime.role.become_follower(4, 1)
+    with pytest.raises(BrokerError) as refusal:
+        await runtime.own_appends.records([(b"a", b"1")])
+    assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 @pytest.mark.parametrize("clean", [True, False])
