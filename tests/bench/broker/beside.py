@@ -25,7 +25,7 @@ from rich.table import Table
 from tests.bench.broker.arena import Arena, Scale, Side
 from tests.bench.broker.measuring import Sample, drive, topic
 from tests.bench.broker.servers import ROOT, Broker, Ours
-from tests.bench.drivers.openmessaging import set_for_commits
+from tests.bench.drivers.openmessaging import FIXED_RATE, LOAD, SECONDS, Shape, set_for_commits
 
 MEMORY = (("fluvial.durability", "memory"),)
 HERE, THERE = Side("here", "this checkout", MEMORY), Side("there", "the other commit", MEMORY)
@@ -112,11 +112,27 @@ def _commits(arena: Arena, what: str, partitions: int, load: Mapping[str, Any]) 
     return arena.rounds(what, (HERE, THERE), run)
 
 
+def fixed_rate(arena: Arena) -> dict[str, dict[Side, Sample]]:
+    """The shapes of one partition and of a hundred, with consumers that commit after each poll."""
+    return {shape.name: _at_fixed_rate(arena, shape) for shape in (FIXED_RATE[1], FIXED_RATE[3])}
+
+
+def _at_fixed_rate(arena: Arena, shape: Shape) -> dict[Side, Sample]:
+    load = {**shape._asdict(), "seconds": arena.scale.seconds(SECONDS)}
+
+    def run(broker: Broker, side: Side) -> Sample:
+        set_for_commits(broker, *MEMORY[0])
+        return arena.produce(broker, side, LOAD, load, partitions=shape.partitions)
+
+    return arena.rounds(shape.name, (HERE, THERE), run)
+
+
 LOADS: Mapping[str, Callable[[Arena], dict[str, dict[Side, Sample]]]] = {
     "small": lambda arena: {f"small requests, {a}x{b}": small(arena, a, b) for a, b in ((1, 1), (16, 1), (16, 16))},
     "bulk": lambda arena: {"bulk produce, 1000 B": bulk(arena)},
     "consume": lambda arena: {"consume, 1000 B": consume(arena)},
     "commits": commits,
+    "fixed-rate": fixed_rate,
 }
 
 
@@ -124,7 +140,7 @@ LOADS: Mapping[str, Callable[[Arena], dict[str, dict[Side, Sample]]]] = {
 def checked_out(commit: str, folder: Path) -> Iterator[Path]:
     """Yield the files of a commit."""
     there = folder / "there"
-    subprocess.run(["git", "worktree", "add", "--detach", str(there), commit], cwd=ROOT, check=True)
+    subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(there), commit], cwd=ROOT, check=True)
     try:
         _share_compiled(there)
         yield there
@@ -149,6 +165,8 @@ def table_of(found: Mapping[str, Mapping[Side, Sample]], commit: str) -> Table:
             ("messages/s", here.rate, there.rate),
             ("server CPU µs/message", here.cpu_micros, there.cpu_micros),
         ]
+        if there.p99_ms:
+            figures.append(("p99 ms", here.p99_ms, there.p99_ms))
         for what, mine, other in figures:
             table.add_row(load, what, f"{mine:,.2f}", f"{other:,.2f}", f"{mine / other:.3f}" if other else "")
     return table
