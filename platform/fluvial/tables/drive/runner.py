@@ -388,15 +388,12 @@ class _TopicRun:
                 if version is None:
                     alive = frames.ordered(latest.where("NOT _deleted").drop("_deleted"), key)
                     return lambda: append(alive, path, stamp, KEYED_TABLE)
-                index = self._index(batch, key, placed=True)
+                index = _index(self, batch, key, placed=True)
                 return lambda: upsert_compacted(
                     session, path, latest, key=key, version=version, stamp=stamp, files=files, index=index
                 )
             case State() as declaration:
-                before = batch.position.stamp
-                # By a stamp of the same versions the same folds were checked and carried out.
-                if before is None or before.schema is None or before.schema != batch.stamp.schema:
-                    check_state(declaration, batch.contract, session)
+                _check(declaration, batch, session)
                 if is_stepwise(declaration):
                     events = frames.keyed_events(decoded, batch.contract, care)
                     return self._steps_writer(session, declaration, events, batch, files)
@@ -405,7 +402,7 @@ class _TopicRun:
                 if version is None:
                     rows = frames.ordered(frames.state_rows(partials, declaration), declaration.key)
                     return lambda: append(rows, path, stamp, KEYED_TABLE)
-                index = self._index(batch, declaration.key, placed=False)
+                index = _index(self, batch, declaration.key, placed=False)
                 return lambda: upsert_state(
                     session, path, partials, declaration, version=version, stamp=stamp, files=files, index=index
                 )
@@ -418,19 +415,10 @@ class _TopicRun:
             rows = frames.ordered(state_rows(events, declaration), declaration.key)
             return lambda: append(rows, path, stamp, KEYED_TABLE)
         only = IS_CURRENT if declaration.scd2 is not None else None
-        index = self._index(batch, declaration.key, placed=False, only=only)
+        index = _index(self, batch, declaration.key, placed=False, only=only)
         return lambda: upsert_changes(
             session, path, events, declaration, version=version, stamp=stamp, files=files, index=index
         )
-
-    def _index(self, batch: _Batch, key: str, *, placed: bool, only: str | None = None) -> TableIndex | None:
-        """Where the table's keys lie; None where it is for Spark to look for those of this batch."""
-        indexes = self.indexes
-        if indexes is None:
-            if batch.span.records_max > ONE_BATCH_RECORDS_MAX:
-                return None
-            indexes = TableIndexes.of_one_batch()
-        return indexes.of(self.path, key, placed=placed, only=only)
 
     def _skipped(self, position: Position, lag_before: int) -> RunResult:
         return RunResult(
@@ -458,6 +446,23 @@ class _TopicRun:
             bytes=commit.metric("numOutputBytes", "numTargetBytesAdded"),
             lag_before=lag_before,
         )
+
+
+def _check(declaration: State, batch: _Batch, session: "SparkSession") -> None:
+    """Check the folds, unless the table has rows that they made of the same versions of the contract."""
+    before = batch.position.stamp
+    if before is None or before.schema is None or before.schema != batch.stamp.schema:
+        check_state(declaration, batch.contract, session)
+
+
+def _index(run: _TopicRun, batch: _Batch, key: str, *, placed: bool, only: str | None = None) -> TableIndex | None:
+    """Where the table's keys lie; None where it is for Spark to look for those of this batch."""
+    indexes = run.indexes
+    if indexes is None:
+        if batch.span.records_max > ONE_BATCH_RECORDS_MAX:
+            return None
+        indexes = TableIndexes.of_one_batch()
+    return indexes.of(run.path, key, placed=placed, only=only)
 
 
 def _evolved(skipped: RunResult, commit: Commit) -> RunResult:
