@@ -132,7 +132,7 @@ from fluvial.spark.session import build_session, has_session, start_ahead
 from pyspark import SparkContext
 
 settings = load_settings()
-start_ahead(settings, is_short=IS_SHORT)
+start_ahead(settings, is_short=lambda: IS_SHORT)
 next(each for each in threading.enumerate() if each.name == "jvm-start").join()
 ahead = SparkContext._gateway
 assert ahead is not None and not has_session()

@@ -4,11 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-import typer
-
 from fluvial.cli import terminal
-from fluvial.cli.profile import give_to_all
-from fluvial.cli.tree import DEBUG, branch_of
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
 
@@ -17,12 +13,18 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 MESSAGE_MAX = 300
 
-# typer carries its own copy of click in newer versions, so the class is found through what typer exports.
-_UsageError: type[Exception] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
-
 
 def execute(words: Sequence[str]) -> int:
     """Run one command line; return its exit status."""
+    import typer
+
+    from fluvial.cli.profile import give_to_all
+    from fluvial.cli.tree import DEBUG, branch_of
+
+    # typer carries its own copy of click in newer versions, so the class is found through what typer exports.
+    usage_error: type[Exception] = next(
+        each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
+    )
     try:
         with needed():
             command = typer.main.get_command(branch_of(words))
@@ -32,7 +34,7 @@ def execute(words: Sequence[str]) -> int:
     except FluvialError as error:
         terminal.complain(str(error))
         return EXIT_FAILED
-    except _UsageError as error:
+    except usage_error as error:
         return _usage(error)
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
@@ -77,8 +79,20 @@ def _usage(error: Exception) -> int:
 
 
 def main() -> None:
-    """Run the command line of this process."""
-    sys.exit(execute(sys.argv[1:]))
+    """Run the command line of this process, or have a process that is kept run it."""
+    words = sys.argv[1:]
+    status = _run_elsewhere(words) if words[:1] == ["run"] else None
+    sys.exit(execute(words) if status is None else status)
+
+
+def _run_elsewhere(words: Sequence[str]) -> int | None:
+    """Before anything is imported that only the process needs that runs it."""
+    from fluvial.cli.run.handed_over import hand_over_unread
+
+    try:
+        return hand_over_unread(words)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

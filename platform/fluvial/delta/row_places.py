@@ -25,6 +25,7 @@ from fluvial.delta.snapshot import Snapshot, read_snapshot
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from pyspark.sql.types import StructType
 
 Numbers = NDArray[np.int64]
 
@@ -96,12 +97,22 @@ def plain_schema(snapshot: Snapshot) -> "pa.Schema | None":
     """
     The columns of a table in Arrow; None where one is of nested values, which files may have otherwise than the table.
     """
+    found = plain_columns(snapshot, [each.name for each in snapshot.columns])
+    return None if found is None else found[1]
+
+
+def plain_columns(snapshot: Snapshot, names: Sequence[str]) -> "tuple[StructType, pa.Schema] | None":
+    """
+    Some columns of a table as Spark has them and in Arrow; None where one of them is of nested values.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    if not all(_PLAIN.fullmatch(each.type) for each in snapshot.columns):
+    if not all(_PLAIN.fullmatch(each.type) for each in snapshot.columns if each.name in names):
         return None
-    return to_arrow_schema(StructType.fromJson(json.loads(snapshot.schema)))
+    fields = StructType.fromJson(json.loads(snapshot.schema)).fields
+    schema = StructType([each for each in fields if each.name in names])
+    return schema, to_arrow_schema(schema)
 
 
 def find_rows(path: str, snapshot: Snapshot, keys: "pa.Table", schema: "pa.Schema") -> Found:

@@ -5,16 +5,22 @@ A run's Delta commit is stamped with the offset ranges it read, so the table its
 orchestrator has to remember it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fluvial.delta.log import TableLog
+from fluvial.delta.row_places import plain_columns, table_here
+from fluvial.delta.rows import read_rows
 from fluvial.delta.stamp import Stamp, offsets_predicate
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# A table of so many rows, and bytes, is read here sooner than Spark lists its files.
+HERE_ROWS_MAX = 50_000
+HERE_BYTES_MAX = 16 << 20
 
 OffsetRange = tuple[int, int]
 """First offset of the range and the first one after it, as in [start, end)."""
@@ -70,3 +76,22 @@ def rows_of(spark: "SparkSession", batch: Batch) -> "DataFrame":
     """
     rows = spark.read.format("delta").option("versionAsOf", batch.version).load(batch.path)
     return rows if batch.offsets is None else rows.where(offsets_predicate(batch.offsets))
+
+
+def rows_here(
+    spark: "SparkSession", batch: Batch, choose: Callable[[Sequence[str]], Sequence[str]]
+) -> "tuple[DataFrame, int] | None":
+    """
+    Return the rows of a batch of the columns that `choose` takes, read in this process, and their number.
+
+    None where it is not the whole of a small table on this machine, or its values are for Spark to read.
+    """
+    snapshot = table_here(batch.path, batch.version) if batch.offsets is None else None
+    if snapshot is None or (snapshot.rows or 0) > HERE_ROWS_MAX or snapshot.bytes > HERE_BYTES_MAX:
+        return None
+    found = plain_columns(snapshot, choose([each.name for each in snapshot.columns]))
+    if found is None:
+        return None
+    schema, in_arrow = found
+    rows = read_rows(batch.path, snapshot, snapshot.added, in_arrow.names).cast(in_arrow)
+    return spark.createDataFrame(rows, schema), rows.num_rows

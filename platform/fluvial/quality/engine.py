@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fluvial.extras import needed
@@ -81,15 +81,20 @@ def validate(frame: "DataFrame", build: Build, *, location: Sequence[str] = LOCA
     return evaluate(frame, expectations_of(build), location=location)
 
 
-def evaluate(frame: "DataFrame", wanted: list[Any], *, location: Sequence[str] = LOCATION) -> Outcome:
+def evaluate(
+    frame: "DataFrame", wanted: list[Any], *, location: Sequence[str] = LOCATION, rows_here: int | None = None
+) -> Outcome:
     """
     Evaluate expectations on the rows of `frame`, as `validate` does; the findings are in the order of `wanted`.
+
+    `rows_here` is the number of rows of a frame that this process has read already.
     """
     started = time.perf_counter()
     located = [column for column in location if column in frame.columns]
-    with _read_once(_narrowed(frame, wanted, located)) as rows, warnings.catch_warnings():
+    narrowed = frame.select(*columns_read(frame.columns, wanted, location=location))
+    with nullcontext(narrowed) if rows_here is not None else _read_once(narrowed) as rows, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        count = rows.count()
+        count = rows.count() if rows_here is None else rows_here
         findings = _evaluate(_great_expectations(), rows, count, wanted, located)
     return Outcome(rows=count, seconds=time.perf_counter() - started, findings=tuple(findings))
 
@@ -180,21 +185,21 @@ def _error(exception_info: Mapping[str, Any] | None) -> str | None:
     return messages[0] if messages else None
 
 
-def _narrowed(frame: "DataFrame", wanted: Sequence[Any], located: Sequence[str]) -> "DataFrame":
+def columns_read(columns: Sequence[str], wanted: Sequence[Any], *, location: Sequence[str] = LOCATION) -> list[str]:
     """
-    Keep the columns that the expectations name; all when one is about the table or carries a condition of its own.
+    Return those columns that the expectations name, and those of the location; all when one is about the table or
+    carries a condition of its own.
 
-    Names that the frame does not have are left out: their expectations then report it.
+    Names that are no columns are left out: their expectations then report it.
     """
-    columns = set(located)
+    kept = set(location)
     for expectation in wanted:
         named = [getattr(expectation, argument, None) for argument in _COLUMN_ARGUMENTS]
         if not any(named) or getattr(expectation, "row_condition", None):
-            return frame
+            return list(columns)
         for name in named:
-            columns.update([name] if isinstance(name, str) else name or ())
-    kept = [column for column in frame.columns if column in columns]
-    return frame.select(*kept) if kept else frame
+            kept.update([name] if isinstance(name, str) else name or ())
+    return [column for column in columns if column in kept] or list(columns)
 
 
 @contextmanager

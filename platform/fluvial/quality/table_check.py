@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.log import TableLog
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT, row_changes
-from fluvial.quality.batch import Batch, last_batch, rows_of, whole_table
+from fluvial.quality.batch import Batch, last_batch, rows_here, rows_of, whole_table
 from fluvial.quality.counts import Counts, added_since, ends_of
-from fluvial.quality.engine import evaluate, expectations_of, is_row_level, text_of
+from fluvial.quality.engine import columns_read, evaluate, expectations_of, is_row_level, text_of
 from fluvial.quality.outcome import Finding, Outcome
 from fluvial.quality.suite import Scope, Suite
 
@@ -207,6 +207,9 @@ class _Evaluation:
         return [each for each in self.wanted if is_row_level(each)]
 
     def _evaluated(self, batch: Batch, wanted: list[Any]) -> Outcome:
+        here = rows_here(self.spark, batch, lambda columns: columns_read(columns, wanted))
+        if here is not None:
+            return evaluate(here[0], wanted, rows_here=here[1])
         return evaluate(rows_of(self.spark, batch), wanted)
 
     def _counts(self, table: Batch, ends: Mapping[int, int], outcome: Outcome) -> Counts | None:

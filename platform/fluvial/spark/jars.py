@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -343,6 +344,13 @@ def _jars_of(folder: Path) -> tuple[Path, ...]:
 
 
 def _sha256(path: Path) -> str:
+    status = path.stat()
+    return _sha256_as_of(path, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@cache
+def _sha256_as_of(path: Path, made: tuple[int, ...]) -> str:
+    """The checksum of a file, which a process reads once; `made` tells it from another one at its place."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from fluvial.errors import FluvialError
@@ -60,7 +61,8 @@ def require_java(environ: Mapping[str, str] | None = None) -> Java:
     if found is None:
         raise JavaError(f"Spark needs Java 17 or 21 and there is no `java` on PATH: {_how_to_install(environ)}")
     try:
-        answer = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        status = Path(found).stat()
+        answer = _version_of(found, (status.st_ino, status.st_size, status.st_mtime_ns))
     except (OSError, subprocess.TimeoutExpired) as error:
         where = f"JAVA_HOME={home}" if home else found
         raise JavaError(
@@ -76,6 +78,12 @@ def require_java(environ: Mapping[str, str] | None = None) -> Java:
             f"Spark needs Java 17 or 21, and {found} is Java {major}: {_how_to_install(environ)} and set JAVA_HOME"
         )
     return Java(program=Path(found), major=major)
+
+
+@cache
+def _version_of(program: str, made: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
+    """What a program says of its version; `made` tells it from another one at its place. It takes a JVM's start."""
+    return subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
 
 
 def _how_to_install(environ: Mapping[str, str]) -> str:

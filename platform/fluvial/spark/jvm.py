@@ -5,18 +5,17 @@ PySpark's launcher always adds a module that Java still calls incubating, and Ja
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any
 
 WARNING = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 _CHUNK_BYTES = 65_536
+# Spark's launcher is a JVM that does nothing but put together the command of another one.
+_OF_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # What PySpark and this package ask for hundreds of times in a batch. Py4J asks the JVM each time, for each part of the
 # path, and the JVM looks through all jars for a class `org`, `org.apache`, …: a tenth of what its driver's thread does.
 _ASKED_OFTEN = (
-    "PythonRDD",
-    "PythonUtils",
-    "functions",
     "io.delta.package$",
     "java.util.ArrayList",
     "org.apache.hadoop.fs.Path",
@@ -26,6 +25,13 @@ _ASKED_OFTEN = (
     "scala.Option",
     "scala.Some",
     "scala.jdk.javaapi.CollectionConverters",
+)
+# Those that PySpark asks for by their last name, or by the whole name as if it were one word.
+_OF_PYSPARK = (
+    "org.apache.spark.api.python.PythonRDD",
+    "org.apache.spark.api.python.PythonUtils",
+    "org.apache.spark.sql.classic.SparkSession",
+    "org.apache.spark.sql.functions",
 )
 
 
@@ -49,6 +55,7 @@ def start_jvm(conf: Mapping[str, str]) -> None:
 
     if has_jvm():
         return
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _OF_LAUNCHER)
     reading, writing = os.pipe()
     passing_on = Thread(target=pass_on, args=(reading,), name="jvm-stderr", daemon=True)
     passing_on.start()
@@ -60,19 +67,26 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         raise
     os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
-    keep_classes(gateway.jvm, _ASKED_OFTEN)
+    know_classes(gateway.jvm)
 
 
-def keep_classes(jvm: Any, names: Iterable[str]) -> None:
+def know_classes(jvm: Any) -> None:
     """
-    Look these classes of the JVM up once, so that they and their packages are attributes of `jvm` from then on.
+    Make the classes that are asked for often, and their packages, attributes of `jvm`.
     """
-    for name in names:
-        holder = jvm
-        for part in name.split("."):
-            found = getattr(holder, part)
-            setattr(holder, part, found)
-            holder = found
+    from py4j.java_gateway import JavaClass, JavaPackage
+
+    client = jvm._gateway_client
+    for name in _ASKED_OFTEN:
+        holder, (*packages, last) = jvm, name.split(".")
+        for depth, part in enumerate(packages, 1):
+            if part not in vars(holder):
+                setattr(holder, part, JavaPackage(".".join(packages[:depth]), client, jvm._id))
+            holder = vars(holder)[part]
+        setattr(holder, last, JavaClass(name, client))
+    for name in _OF_PYSPARK:
+        for asked in (name, name.rpartition(".")[2]):
+            setattr(jvm, asked, JavaClass(name, client))
 
 
 def pass_on(pipe: int, write: Callable[[bytes], object] = lambda said: os.write(2, said)) -> None:

@@ -11,6 +11,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.context import SQLContext
 
+from fluvial.spark.jvm import know_classes
 from fluvial.spark.kept import Lease
 
 _GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
@@ -53,6 +54,7 @@ def attach(lease: Lease) -> LentSession | None:
         return None
     SparkContext._ensure_initialized(gateway=gateway)
     jvm: Any = gateway.jvm
+    know_classes(jvm)
     kept = SparkSession._get_j_spark_session_class(jvm).getDefaultSession().get()
     java_context = jvm.JavaSparkContext.fromSparkContext(kept.sparkContext())
     context = SparkContext(conf=SparkConf(_jconf=java_context.getConf()), gateway=gateway, jsc=java_context)

@@ -9,9 +9,9 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Lock, Thread
+from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fluvial.delta.errors import SparkFailedError
@@ -48,15 +48,16 @@ _ADDED_TO = {
     "spark.sql.extensions": ",",
 }
 # One compiler, and no threads for garbage that a short run does not make. Where only the first one compiles, the JVM
-# keeps less room for what it makes than Spark fills.
-_SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
+# keeps less room for what it makes than Spark fills; and each time that classes have filled the room it has begun with,
+# it would go through the whole heap, five times in a run.
+_SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m"
 # PySpark logs each refused query with its whole JVM stack on stderr, beside raising it.
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # Delta's own statements take `history` for their keyword, so that as a database's name they want it quoted.
 _DELTA_COMMAND = re.compile(r"\s*(OPTIMIZE|VACUUM|RESTORE|REORG|DESC(RIBE)?\s+(HISTORY|DETAIL))\b", re.IGNORECASE)
 _HISTORY_DATABASE = re.compile(r"(?<![`\w.'\"])history\.", re.IGNORECASE)
 # Who comes second finds the jars and the JVM of the first.
-_starting = Lock()
+_starting = RLock()
 # Whether the session to come is begun ahead, and the kept one that was borrowed for it.
 _ahead: list[kept.Lease | None] = []
 _CONF_LINE = re.compile(r"(?P<key>[^\s=]+)[\s=]+(?P<value>.+)")
@@ -127,21 +128,20 @@ def build_session(
     return spark
 
 
-def start_ahead(settings: "Settings", *, is_short: bool = False) -> None:
+def start_ahead(settings: "Settings", *, is_short: Callable[[], bool] = lambda: False) -> None:
     """
     Begin to borrow the session to come, or to start its JVM, beside what else its process prepares.
 
     :func:`build_session`, which has `is_short` too, waits for it; where it does not start, that tries again and says
-    why.
+    why. Whether it is short is asked only where none is borrowed.
     """
 
     def start() -> None:
-        with suppress(Exception):
-            with _starting:
-                if not has_jvm() and (lease := _borrow(settings, None)) is not None:
-                    _ahead[:] = [lease]
-                    return
-            _with_jvm(settings, None, is_short=is_short)
+        with suppress(Exception), _starting:
+            if not has_jvm() and (lease := _borrow(settings, None)) is not None:
+                _ahead[:] = [lease]
+            else:
+                _with_jvm(settings, None, is_short=is_short())
 
     if not is_remote(settings.spark_master):
         _ahead[:] = [None]

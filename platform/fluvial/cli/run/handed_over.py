@@ -5,13 +5,39 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 
-from fluvial.config import Settings
+from fluvial.config import Settings, load_settings
+from fluvial.errors import FluvialError
 from fluvial.spark import kept
 
 _RUNS_HERE = "FLUVIAL_RUNS_HERE"
+# With these a run is none of that process's.
+_NOT_THERE = frozenset({"--continuous", "--dry-run", "--help"})
+
+
+def hand_over_unread(words: Sequence[str]) -> int | None:
+    """
+    Do what :func:`hand_over` does with a command line that nobody has read yet, which that process does as well.
+
+    None where it has to be read here.
+    """
+    if not _NOT_THERE.isdisjoint(words):
+        return None
+    try:
+        settings = load_settings(data_dir=_option("--data-dir", words), profile=_option("--profile", words))
+    except FluvialError:
+        return None
+    return hand_over(settings)
+
+
+def _option(name: str, words: Sequence[str]) -> str | None:
+    """What is given for an option, the last time that it is."""
+    given = [after for word, after in pairwise(words) if word == name]
+    given += [word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")]
+    return given[-1] if given else None
 
 
 def hand_over(settings: Settings) -> int | None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ALL = "all"
+# So many objects are made before garbage is looked for, instead of some hundreds.
+_OBJECTS_BETWEEN = 100_000
 
 
 class UnknownPipelineError(FluvialError):
@@ -144,11 +146,16 @@ def run(
 
 
 def _materialize(settings: Settings, selection: list[str] | None, contracts: "Contracts", answer_format: Form) -> None:
+    import gc
+
     from fluvial.spark.session import start_ahead
     from fluvial.tables.drive.short_run import is_short
 
+    # Next to nothing of what is imported and planned from here on is garbage.
+    gc.set_threshold(_OBJECTS_BETWEEN)
     # It starts while Dagster is imported, which takes as long.
-    start_ahead(settings, is_short=is_short(_chosen(settings, selection), settings))
+    chosen = _chosen(settings, selection)
+    start_ahead(settings, is_short=lambda: is_short(chosen, settings))
     from fluvial.orchestration.run.run import materialize_all
 
     finished: list[AssetFinished] = []

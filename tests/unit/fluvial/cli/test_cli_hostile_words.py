@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
-from fluvial.cli import main, terminal
+from fluvial.cli import terminal
 from fluvial.cli.main import execute
-from fluvial.cli.tree import whole
+from fluvial.cli.tree import DEBUG, whole
 
 WORDS = (
     "",
@@ -87,7 +87,7 @@ def test_no_words_bring_a_command_to_a_traceback(
         found = found.commands[word]
     options = [each for parameter in found.params for each in parameter.opts if each.startswith("-")]
     rng = Random(" ".join(command))
-    monkeypatch.setenv(main.DEBUG, "1")  # what nobody knows is raised, and fails the test
+    monkeypatch.setenv(DEBUG, "1")  # what nobody knows is raised, and fails the test
     for _ in range(ROUNDS):
         words = [rng.choice(rng.choice((options or WORDS, WORDS))) for _ in range(rng.randint(0, 4))]
         assert execute([*command, *words]) in {0, 1, 2}, words
@@ -101,7 +101,7 @@ def test_what_nobody_knows_is_one_line_and_with_debug_a_traceback(
     def broken(_line: str) -> None:
         raise ZeroDivisionError("a bug\nof two lines")
 
-    monkeypatch.delenv(main.DEBUG, raising=False)
+    monkeypatch.delenv(DEBUG, raising=False)
     monkeypatch.setattr(terminal, "answer", broken)
     assert execute(["version"]) == 1
     assert capsys.readouterr().err == (
@@ -110,4 +110,4 @@ def test_what_nobody_knows_is_one_line_and_with_debug_a_traceback(
     )
     with pytest.raises(ZeroDivisionError):
         execute(["--debug", "version"])
-    monkeypatch.delenv(main.DEBUG)
+    monkeypatch.delenv(DEBUG)
