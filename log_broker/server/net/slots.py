@@ -81,7 +81,7 @@ class Slot:
         """Give the whole response, header included; the length before it is added here."""
         if self.is_done:
             return
-        self.is_done = True
+        self._end()
         size = sum(map(len, chunks))
         self.chunks = (size.to_bytes(4, "big"), *chunks)
         self._connection.slot_done(self, size)
@@ -90,29 +90,34 @@ class Slot:
         """Give the whole response with its length already in front."""
         if self.is_done:
             return
-        self.is_done = True
+        self._end()
         self.chunks = (response,)
         self._connection.slot_done(self, len(response))
 
     def skip(self) -> None:
         """End a request that has no response."""
         if not self.is_done:
-            self.is_done = True
+            self._end()
             self._connection.slot_done(self, 0)
 
     def fail_connection(self, reason: str) -> None:
         """Close the connection of a client that cannot be answered; the reason goes to the log."""
-        self.is_done = True
+        self._end()
         self._connection.fail(reason)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call `callback` if the connection goes away before this slot is filled."""
         if self.closed:
             callback()
-        else:
+        elif not self.is_done:
             self._on_close = callback
 
     def connection_lost(self) -> None:
         callback, self._on_close = self._on_close, None
         if callback is not None and not self.is_done:
             callback()
+
+    def _end(self) -> None:
+        # Who made the answer is in the callback and has this slot: a circle that keeps all that was read for the answer
+        # until the collector next looks at everything.
+        self.is_done, self._on_close = True, None
