@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self._staging = node.staging
         self._budget = node.memory
         self._share = MemoryShare(node.memory, self._cutter)
-        self._outbox = Outbox()
+        self._outbox = Outbox(node.counters)
         self._slots: deque[Slot] = deque()
         self._backlog: deque[memoryview] = deque()  # requests that were read and must wait
         self._bytes_held = 0
@@ -220,6 +220,10 @@ class Connection(asyncio.BufferedProtocol):
         self._bytes_held += size
         self._account()
 
+    def way_out(self, slot: Slot) -> Outbox | None:
+        """Return by what the answer for `slot` may be sent at once, None if it is not next."""
+        return self._outbox if not self.is_closed and self._slots[0] is slot else None
+
     def slot_done(self, slot: Slot, response_bytes: int) -> None:
         """Note that `slot` is filled; what is ready leaves at the end of the turn."""
         self._bytes_held += response_bytes
@@ -352,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed or self._transport is None:
             return
         if chunks:
-            self._counters.bytes_out += self._outbox.send(chunks)
+            self._outbox.send(chunks)
         if self._share.counted:
             self._account()
         if not self._reading:

@@ -8,8 +8,11 @@ they hold is known here.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 
 from log_broker.records.batch import Buffer
+from log_broker.records.stored import Chunk, read_all
+from log_broker.server.process.counters import Counters
 
 PIECE_BYTES = 256 * 1024
 _JOINED_BYTES_MAX = 64 * 1024
@@ -24,14 +27,26 @@ class Outbox:
     is how many bytes they hold until then.
     """
 
-    __slots__ = ("_chunks", "_handed", "_is_closing", "_position", "_transport", "held", "is_free")
+    __slots__ = (
+        "_chunks",
+        "_counters",
+        "_descriptor",
+        "_handed",
+        "_is_closing",
+        "_position",
+        "_transport",
+        "held",
+        "is_free",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
         self._transport: asyncio.Transport | None = None
         self._chunks: deque[Buffer] = deque()  # of which not all is handed over
         self._position = 0  # in the first of them
         self._handed = 0  # bytes of those of which all is, with the last piece, that may not be sent
         self._is_closing = False
+        self._descriptor = -1  # of a socket to which a file can be sent past the transport
         self.held = 0
         self.is_free = True
 
@@ -39,9 +54,12 @@ class Outbox:
         """Send by this transport, which reports to `paused` and `resumed`."""
         self._transport = transport
         transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX, low=0)
+        socket = transport.get_extra_info("socket")
+        if socket is not None and transport.get_extra_info("sslcontext") is None:
+            self._descriptor = socket.fileno()
 
-    def send(self, chunks: list[Buffer]) -> int:
-        """Send these behind all others; return how many bytes they have."""
+    def send(self, chunks: list[Buffer]) -> None:
+        """Send these behind all others."""
         size = sum(map(len, chunks))
         if size <= _JOINED_BYTES_MAX and self.is_free and self._transport is not None:
             self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
@@ -51,7 +69,33 @@ class Outbox:
             self._chunks.extend(chunks)
             self.held += size
             self._hand_over()
-        return size
+        self._counters.bytes_out += size
+
+    def pass_on(self, chunks: Sequence[Chunk]) -> list[Buffer]:
+        """Send what the socket takes at once if nothing stands before it; return the rest, read. Raises OSError."""
+        before: list[Buffer] = []
+        for at, chunk in enumerate(chunks):
+            if isinstance(chunk, Buffer):
+                before.append(chunk)
+                continue
+            if before and self.is_direct:
+                self.send(before)
+                before = []
+            if not self.is_direct:
+                return [*before, *read_all(chunks[at:])]
+            sent = chunk.send(self._descriptor)
+            self._counters.bytes_out += sent
+            if sent < len(chunk):
+                return [*chunk.read(sent), *read_all(chunks[at + 1 :])]
+        return before
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the socket can be written to past the transport, which has nothing to send."""
+        transport = self._transport
+        if self._descriptor < 0 or not self.is_free or transport is None or transport.is_closing():
+            return False
+        return transport.get_write_buffer_size() == 0
 
     def paused(self) -> None:
         """Note that the transport has not sent all of the last piece."""

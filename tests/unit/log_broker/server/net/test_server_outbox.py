@@ -1,4 +1,4 @@
-"""Answers on their way to a client that may not read them: in order, and none of the memory that they hold forgotten."""
+"""Answers on their way to a client that may not read them: in order, and what they hold is known."""
 
 import asyncio
 import random
@@ -11,8 +11,13 @@ from typing import Any, cast
 import pytest
 from certificates import Authority
 
+from log_broker.records.stored import Chunk
 from log_broker.server.net.outbox import PIECE_BYTES, Outbox
+from log_broker.server.process.counters import Counters
 from log_broker.server.process.event_loop import loop_factory
+from log_broker.storage.file_part import FilePart
+from log_broker.storage.files import OsFileSystem
+from log_broker.storage.segment_files import SegmentFiles
 
 MIB = 1 << 20
 BUFFER_BYTES = 64 * 1024
@@ -24,7 +29,8 @@ class Sending(asyncio.Protocol):
     """The broker's end."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox()
+        self.counters = Counters()
+        self.outbox = Outbox(self.counters)
         self.gone = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,7 +103,7 @@ def between(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - a client's end says it
         await asyncio.sleep(0.001)
 
 
@@ -111,11 +117,10 @@ def test_all_arrives_in_order(tmp_path: Path, new_loop: Any, secured: bool) -> N
 
     async def scene(sending: Sending, client: Client) -> None:
         reading = asyncio.ensure_future(client.read(len(whole)))
-        sent = 0
         for answer in answers:
-            sent += sending.outbox.send(list(answer))
+            sending.outbox.send(list(answer))
             await asyncio.sleep(dice.choice([0, 0, 0.001]))
-        assert sent == len(whole)
+        assert sending.counters.bytes_out == len(whole)
         assert await reading == whole
         await until(lambda: sending.outbox.is_free)
         assert sending.outbox.held == 0
@@ -168,3 +173,68 @@ def test_a_client_that_goes_midway_leaves_nothing(new_loop: Any) -> None:
         assert sending.outbox.held == 0
 
     between(new_loop, scene)
+
+
+def stored(folder: Path, size: int) -> tuple[SegmentFiles, bytes]:
+    """A segment's file of so many bytes, and the bytes."""
+    files, content = SegmentFiles(OsFileSystem(), folder, 0), random.Random(5).randbytes(size)
+    files.path().write_bytes(content)
+    return files, content
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("secured", [False, True])
+def test_what_is_stored_arrives_in_its_place(tmp_path: Path, new_loop: Any, secured: bool) -> None:
+    files, content = stored(tmp_path, 6 * MIB)
+    dice = random.Random(8)
+    answers: list[list[Chunk]] = []
+    whole = bytearray()
+    for _ in range(30):
+        answer: list[Chunk] = []
+        for _ in range(dice.randrange(1, 4)):
+            length = dice.choice([1, 100, 70_000, MIB, 3 * MIB + 1])
+            at = dice.randrange(len(content) - length)
+            answer += [b"before", FilePart(files, at, length)] if dice.random() < 0.8 else [content[at : at + length]]
+            whole += (b"before" if isinstance(answer[-1], FilePart) else b"") + content[at : at + length]
+        answers.append([*answer, b"behind"] if dice.random() < 0.5 else answer)
+        whole += b"behind" if answers[-1][-1] == b"behind" else b""
+
+    async def scene(sending: Sending, client: Client) -> None:
+        reading = asyncio.ensure_future(client.read(len(whole)))
+        for answer in answers:
+            sending.outbox.send(sending.outbox.pass_on(answer))
+            await asyncio.sleep(dice.choice([0, 0, 0.005]))
+        assert await reading == whole
+        assert sending.counters.bytes_out == len(whole)
+
+    between(new_loop, scene, tmp_path if secured else None)
+    files.close()
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_what_a_socket_took_unread_holds_no_memory_and_needs_the_file_no_more(tmp_path: Path, new_loop: Any) -> None:
+    files, content = stored(tmp_path, 4 * MIB)
+
+    async def scene(sending: Sending, client: Client) -> None:
+        rest = sending.outbox.pass_on([b"answer", FilePart(files, 0, len(content))])
+        assert 0 < sum(map(len, rest)) < len(content), "the socket took a part of it"
+        sending.outbox.send(rest)
+        assert sending.outbox.held <= sum(map(len, rest))
+        files.log.truncate(0)
+        files.close()
+        files.path().unlink()
+        assert await client.read(6 + len(content)) == b"answer" + content
+
+    between(new_loop, scene)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_file_that_has_become_shorter_is_told_and_not_made_up(tmp_path: Path, new_loop: Any) -> None:
+    files, content = stored(tmp_path, MIB)
+
+    async def scene(sending: Sending, client: Client) -> None:
+        with pytest.raises(OSError, match="shorter"):
+            sending.outbox.pass_on([b"answer", FilePart(files, 0, len(content) + 1)])
+
+    between(new_loop, scene)
+    files.close()

@@ -26,7 +26,7 @@ def test_a_thread_that_waits_keeps_nothing_of_what_it_has_written() -> None:
         try:
             held = await _submitted(pool)
             # The thread has said that it is done before it waits for more, so it is let come to that.
-            while held() is not None:
+            while held() is not None:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
         finally:
             pool.close()
