@@ -80,7 +80,7 @@ def measured(rounds: int, mib: int) -> dict[tuple[str, str], list[Cost]]:
             try:
                 for number in range(-1, rounds):  # the first is not counted
                     for name, size in SIZES.items():
-                        for at, path in enumerate(PATHS):
+                        for at, path in sorted(enumerate(PATHS), reverse=bool(number % 2)):
                             cost = client.round(at, size, mib * MIB // size)
                             if number >= 0:
                                 found[name, path].append(cost)
@@ -94,7 +94,7 @@ def table_of(found: dict[tuple[str, str], list[Cost]]) -> Table:
     table = Table("answer", "path", "server CPU µs a MiB", "MiB a second")
     for (size, path), costs in found.items():
         columns = ([cost.cpu_us for cost in costs], [cost.rate for cost in costs])
-        table.add_row(size, path, *(f"{median(each):,.0f} ({min(each):,.0f}–{max(each):,.0f})" for each in columns))
+        table.add_row(size, path, *(f"{median(each):,.0f} ({min(each):,.0f} to {max(each):,.0f})" for each in columns))
     return table
 
 

@@ -1,5 +1,5 @@
 """
-Answers with parts of a file by each path that a fetch could take: `python -m tests.bench.broker.fetch_paths_server FILE`.
+Answers with parts of a file by each path that a fetch could take: `-m tests.bench.broker.fetch_paths_server FILE`.
 
 Prints its port. A request is `ASKED`: which path, where in the file, how many bytes; the answer has that many behind
 HEADER. No bytes ask for the processor time so far, which is answered as `TOLD`.
@@ -62,6 +62,12 @@ class Serving(asyncio.Protocol):
     def read(self, position: int, length: int) -> None:
         """All of it is read and handed to the transport."""
         self._transport.writelines((HEADER, os.pread(self._file, length, position)))
+
+    def parts(self, position: int, length: int) -> None:
+        """The same in parts, of which none is so large that the C library maps memory for it."""
+        end = position + length
+        parts = [os.pread(self._file, min(AHEAD_BYTES, end - at), at) for at in range(position, end, AHEAD_BYTES)]
+        self._transport.writelines((HEADER, *parts))
 
     def pieces(self, position: int, length: int) -> None:
         """A piece is read when the one before is in the socket; what that does not take is read at once."""
@@ -134,6 +140,7 @@ class Serving(asyncio.Protocol):
 
 PATHS: dict[str, Callable[[Serving, int, int], None]] = {
     "read and write": Serving.read,
+    "read in parts of 1 MiB, then write": Serving.parts,
     "read and write in pieces of 256 KiB": Serving.pieces,
     "sendfile, then read and write": Serving.sendfile,
     "sendfile throughout": Serving.sendfile_on,
