@@ -35,6 +35,10 @@ class File(Protocol):
         """Read up to `length` bytes; fewer only at the end of the file."""
         ...
 
+    def send_at(self, position: int, length: int, descriptor: int) -> int:
+        """Have a socket take, unread, what it does at once of that part; return how many bytes, 0 where none."""
+        ...
+
     def is_cached(self, position: int, length: int) -> bool:
         """Whether a read of that part waits for no disk, as far as a few of its pages tell."""
         ...
@@ -131,6 +135,17 @@ class OsFile:
             data = os.pread(self._fd, length, position)
             parts.append(data)
         return b"".join(parts)
+
+    def send_at(self, position: int, length: int, descriptor: int) -> int:
+        if not hasattr(os, "sendfile"):
+            return 0
+        sent = 0
+        try:
+            while sent < length and (taken := os.sendfile(descriptor, self._fd, position + sent, length - sent)):
+                sent += taken
+        except OSError:
+            pass  # it takes no more, or whoever reads or writes the rest is told why
+        return sent
 
     def is_cached(self, position: int, length: int) -> bool:
         if not hasattr(os, "RWF_NOWAIT"):

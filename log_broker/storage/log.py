@@ -64,7 +64,8 @@ class PartitionLog:
             aborted=self.aborted,
         )
         self.segments: Sequence[Segment] = self._segments.items
-        self.read, self.bytes_between = self._reader.read, self._reader.bytes_between
+        self.read, self.find = self._reader.read, self._reader.find
+        self.bytes_between = self._reader.bytes_between
         self.cold_part = self._reader.cold_part
         self.prepare, self.commit = self._appender.prepare, self._appender.commit
         self.abandon = self._appender.abandon

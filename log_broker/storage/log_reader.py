@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterable
 
 from log_broker.storage.cold_reads import ColdPart, ColdReads
+from log_broker.storage.file_part import FilePart
 from log_broker.storage.files import FileSystem
 from log_broker.storage.segment import Segment
 from log_broker.storage.segments import Segments
@@ -35,8 +36,13 @@ class LogReader:
         self._opened: dict[Segment, None] = {}  # sealed ones, that read last at the end
 
     def read(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> bytes:
+        """Return whole batches as `find` finds them; raises OSError."""
+        part = self.find(offset, bytes_max, end_offset, at_least_one=at_least_one)
+        return b"" if part is None else part.whole()
+
+    def find(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> FilePart | None:
         """
-        Return whole batches from the one that holds `offset` up to `end_offset`, from one segment.
+        Find whole batches from the one that holds `offset` up to `end_offset`, in one segment.
 
         `end_offset` is a batch boundary. Not more than `bytes_max`, unless `at_least_one` asks for a first batch that
         is larger. Raises OSError, MissingRecordsError where nothing is at `offset` although there must be.
@@ -51,12 +57,12 @@ class LogReader:
             whole = end_offset >= log.end_offset or (at + 1 < len(bases) and bases[at + 1] <= end_offset)
             end = segment.size if whole else segment.position_of(end_offset)
             if start < end:
-                return self._read_segment(at, segment, start, end, bytes_max, at_least_one=at_least_one)
+                return self._find_in(at, segment, start, end, bytes_max, at_least_one=at_least_one)
             at += 1
             if offset < end_offset and start >= segment.size and not log.may_have_gaps:
                 behind = bases[at] if at < len(bases) else log.end_offset
                 raise MissingRecordsError(segment, max(offset, segment.base_offset), behind)
-        return b""
+        return None
 
     def cold_part(self, offset: int, bytes_max: int) -> ColdPart | None:
         """
@@ -66,28 +72,25 @@ class LogReader:
         """
         return self._cold.part(offset, bytes_max, self._cursors.get(offset))
 
-    def _read_segment(
+    def _find_in(
         self, at: int, segment: Segment, start: int, end: int, bytes_max: int, *, at_least_one: bool
-    ) -> bytes:
+    ) -> FilePart | None:
         bases = self._segments.bases
         if at + 1 < len(bases):
             self._keep_open(segment)
         stop = segment.whole_batches_end(start, end, bytes_max)
         if stop == start:
             if not at_least_one:
-                return b""
+                return None
             stop = start + segment.header_at(start).size
-        file = segment.files.log
-        data = file.read_at(start, stop - start)
         if stop < segment.size:
-            # The next batch begins with the offset that this reader will ask for next. Read by itself: taking it off
-            # the end of `data` would copy all of that.
-            next_offset = int.from_bytes(file.read_at(stop, 8), "big")
+            # The next batch begins with the offset that this reader will ask for next.
+            next_offset = int.from_bytes(segment.files.log.read_at(stop, 8), "big")
         else:
             next_offset = bases[at + 1] if at + 1 < len(bases) else self._segments.end_offset
         if next_offset > segment.base_offset:  # zeros may follow, where the disk has lost what was there
             self._remember(next_offset, segment, stop)
-        return data
+        return FilePart(segment.files, start, stop - start)
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
         cursors = self._cursors

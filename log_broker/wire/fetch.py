@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from log_broker.core.fetch.session import FINAL_EPOCH, NO_SESSION, FetchedPartition, FetchedTopic, ForgottenTopic
 from log_broker.errors import ErrorCode
-from log_broker.records.batch import Buffer
+from log_broker.records.stored import Chunk
 from log_broker.records.varint import write_uvarint
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag
@@ -102,7 +102,7 @@ class PartitionData(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    records: Sequence[Buffer]
+    records: Sequence[Chunk]
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset)
     preferred_replica: int = -1
     leader: tuple[int, int] | None = None  # (node id, leader epoch) of the one to ask instead
@@ -225,7 +225,7 @@ def encode_response(
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = NO_SESSION,
     endpoints: Sequence[NodeEndpoint] = (),
-) -> list[Buffer]:
+) -> list[Chunk]:
     """
     Write the response with its header, as buffers to be sent one behind the other: records are not copied.
 
@@ -233,7 +233,7 @@ def encode_response(
     """
     flexible = version >= FLEXIBLE_FROM
     no_tags = b"\0" if flexible else b""
-    chunks: list[Buffer] = []
+    chunks: list[Chunk] = []
     out = bytearray(_INT32.pack(correlation_id))
     out += no_tags
     out += b"\0\0\0\0"  # throttle time

@@ -17,7 +17,7 @@ from log_broker.core.fetch.replica_messages import (
 )
 from log_broker.core.fetch.session import NO_SESSION
 from log_broker.errors import ErrorCode
-from log_broker.records.batch import Buffer
+from log_broker.records.stored import Chunk
 from log_broker.records.varint import read_uvarint, write_uvarint
 from log_broker.wire.apis import ApiKey
 from log_broker.wire.fetch import TOPIC_ID_BYTES, FetchRequest, PartitionData, encode_response
@@ -106,7 +106,7 @@ def replica_request(request: FetchRequest) -> ReplicaFetchRequest:
 
 def encode_replica_response(
     correlation_id: int, response: ReplicaFetchResponse, endpoints: Sequence[NodeEndpoint] = ()
-) -> list[Buffer]:
+) -> list[Chunk]:
     """Write an answer with its header; records are not copied."""
     topics: dict[bytes, list[PartitionData]] = {}
     for answer in response.answers:

@@ -69,7 +69,7 @@ class CrampedFile:
         self._faults = faults
         self._lock = threading.Lock()
         self._ledger = None if ledger is None else os.open(ledger, os.O_RDWR | os.O_CREAT, 0o644)
-        for name in ("size", "read_at", "is_cached"):
+        for name in ("size", "read_at", "send_at", "is_cached"):
             setattr(self, name, getattr(file, name))
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:

@@ -17,6 +17,7 @@ from log_broker.records.batch import Buffer
 from log_broker.server.net.dispatch import LARGE_ANSWERS, DispatchHost
 from log_broker.server.net.memory_budget import FREE_BYTES
 from log_broker.server.net.memory_share import MemoryShare
+from log_broker.server.net.outbox import Outbox
 from log_broker.server.net.ports import HasMemory
 from log_broker.server.net.sign_in import UNKNOWN_CALLER, Caller
 from log_broker.server.net.slots import Slot
@@ -30,11 +31,9 @@ UNANSWERED_REQUESTS_MAX = 512
 UNANSWERED_BYTES_MAX = 64 * 1024 * 1024
 CUT_REQUESTS_MAX = 32  # that are not handled yet; of more the bytes are kept
 ANSWER_BYTES_AHEAD_MAX = 1024 * 1024  # of large answers behind one that is not ready
-UNSENT_BYTES_MAX = 64 * 1024  # beyond it a client does not read, and what is unsent counts
 UNANSWERED_REQUEST_BYTES = 2 * 1024  # what one takes beside its own bytes, a Fetch that waits for one
 LEAST_READ_BYTES = 1024
 TURN_SECONDS_MAX = 0.005  # of one connection's requests in a row
-_JOIN_BYTES_MAX = 64 * 1024
 
 
 class Registry(Protocol):
@@ -78,12 +77,13 @@ class Connection(asyncio.BufferedProtocol):
         self._staging = node.staging
         self._budget = node.memory
         self._share = MemoryShare(node.memory, self._cutter)
+        self._outbox = Outbox(node.counters)
         self._slots: deque[Slot] = deque()
         self._backlog: deque[memoryview] = deque()  # requests that were read and must wait
         self._bytes_held = 0
         self._flush_asked = False
         self._work_asked = False
-        self._reading = self._writable = True
+        self._reading = True
         self._transport: asyncio.Transport | None = None
         self.is_closed = False
         self.host = self.peer = "?"
@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self._outbox.attach(self._transport)
         peer = transport.get_extra_info("peername")
         if peer:
             self.host = peer[0]
@@ -110,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         slots = list(self._slots)
         self._slots.clear()
         self._backlog.clear()
+        self._outbox.clear()
         self._bytes_held = 0
         self._share.end(self)
         for slot in slots:
@@ -150,28 +151,30 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._writable = False
-        self._unread_since = self._loop.time()
+        self._outbox.paused()
+        self._unread_since = self._unread_since or self._loop.time()
         self._work()
 
     def resume_writing(self) -> None:
-        self._writable = True
         self.last_active = self._loop.time()
+        self._outbox.resumed()
+        if self._outbox.is_free:
+            self._unread_since = 0.0
         self._work()
 
     def is_idle_since(self, deadline: float) -> bool:
         """Whether nothing has moved since `deadline` although it is the client's turn."""
-        waits_for_us = bool(self._slots) and self._writable
+        waits_for_us = bool(self._slots) and self._outbox.is_free
         return self.last_active < deadline and not waits_for_us
 
     @property
     def is_sending(self) -> bool:
         """Whether an answer is ready that the client has not read."""
-        return not self.is_closed and (not self._writable or (bool(self._slots) and self._slots[0].is_done))
+        return not self.is_closed and (not self._outbox.is_free or (bool(self._slots) and self._slots[0].is_done))
 
     def must_wait(self, slot: Slot) -> bool:
         """Whether the answer for `slot` should not be made now; the one that others stand behind must not wait long."""
-        if not self._writable:
+        if not self._outbox.is_free:
             return True
         if self._slots and self._slots[0] is slot:
             if not self._budget.is_full:
@@ -185,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         share = self._share
         if not share.counted or share.is_waiting:
             return False
-        if not self._writable:
+        if not self._outbox.is_free:
             return self._unread_since < deadline
         # However many answers it waits for: a request that is not complete is not ours to finish.
         return self._reading and self._cutter.pending > FREE_BYTES and share.begun_at < deadline
@@ -201,8 +204,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close once what has been written is sent."""
-        if self._transport is not None:
-            self._transport.close()
+        self._outbox.close()
 
     def fail(self, reason: str) -> None:
         """Close at once and say why in the log; other connections do not notice."""
@@ -217,6 +219,10 @@ class Connection(asyncio.BufferedProtocol):
         """Count bytes that a request keeps in memory beside its own; its slot gives them back."""
         self._bytes_held += size
         self._account()
+
+    def way_out(self, slot: Slot) -> Outbox | None:
+        """Return by what the answer for `slot` may be sent at once, None if it is not next."""
+        return self._outbox if not self.is_closed and self._slots[0] is slot else None
 
     def slot_done(self, slot: Slot, response_bytes: int) -> None:
         """Note that `slot` is filled; what is ready leaves at the end of the turn."""
@@ -300,12 +306,8 @@ class Connection(asyncio.BufferedProtocol):
     def _held(self) -> int:
         """Requests, one in the making, and answers not yet sent."""
         uncut = self._cutter.uncut
-        held = (
-            self._bytes_held + self._cutter.held + sum(map(len, self._backlog)) + (0 if uncut is None else len(uncut))
-        )
-        if not self._writable and self._transport is not None:
-            held += self._transport.get_write_buffer_size()
-        return held
+        read = self._cutter.held + sum(map(len, self._backlog)) + (0 if uncut is None else len(uncut))
+        return read + self._bytes_held + self._outbox.held
 
     def _account(self) -> None:
         """Have the budget know what is held."""
@@ -320,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._budget.is_reserved and self._bytes_held > FREE_BYTES
 
     def _has_room(self) -> bool:
-        if not self._writable or len(self._slots) >= UNANSWERED_REQUESTS_MAX:
+        if not self._outbox.is_free or len(self._slots) >= UNANSWERED_REQUESTS_MAX:
             return False
         held = self._bytes_held
         if held <= ANSWER_BYTES_AHEAD_MAX or not self._backlog:
@@ -354,23 +356,11 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed or self._transport is None:
             return
         if chunks:
-            self._counters.bytes_out += _write(self._transport, chunks)
+            self._outbox.send(chunks)
         if self._share.counted:
             self._account()
         if not self._reading:
             self._work()
-
-
-def _write(transport: asyncio.Transport, chunks: list[Buffer]) -> int:
-    size = sum(map(len, chunks))
-    if size <= _JOIN_BYTES_MAX:
-        transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-    else:
-        # Up to Python 3.12.8 and 3.13.1 `writelines` never pauses its protocol (CVE-2024-12254), and `write` does.
-        if len(chunks) > 1:
-            transport.writelines(chunks[:-1])
-        transport.write(chunks[-1])
-    return size
 
 
 def _has_large_answer(frame: memoryview) -> bool:

@@ -286,6 +286,9 @@ class _Nested:
     def hold(self, size: int) -> None:
         """The connection that has brought the outer request counts its memory."""
 
+    def way_out(self, slot: Slot) -> None:
+        """What is stored is read, for whoever has asked."""
+
     def slot_done(self, slot: Slot, response_bytes: int) -> None:
         if not self.answer.done():
             self.answer.set_result(b"".join(slot.chunks)[4:])

@@ -347,6 +347,9 @@ class SignIn(asyncio.BufferedProtocol):
     def hold(self, size: int) -> None:
         """What a request takes is bounded by its size."""
 
+    def way_out(self, slot: Slot) -> None:
+        """No answer here lies in a file."""
+
     def slot_done(self, slot: Slot, response_bytes: int) -> None:
         """Send the answer, and take the next request."""
         if slot.durations is not None:

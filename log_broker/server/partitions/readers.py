@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from log_broker.core.partition.writing import ReplicaState
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import batches_in
+from log_broker.records.stored import STORED_BYTES_MIN, Stored
 from log_broker.storage.damage import intact_part
 from log_broker.storage.log import PartitionLog
 
@@ -22,7 +23,7 @@ Cancel = Callable[[], None]
 
 
 class ReadResult(NamedTuple):
-    """What a fetch of one partition returns; `chunks` hold `size` bytes of whole batches."""
+    """What a fetch of one partition returns: `size` bytes of whole batches, in `chunks` or where they are `stored`."""
 
     error: ErrorCode
     high_watermark: int
@@ -32,6 +33,7 @@ class ReadResult(NamedTuple):
     size: int = 0
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions in the bytes
     damaged_at: int = -1  # the offset whose batch the disk has changed
+    stored: Stored | None = None
 
 
 class ReplicaRead(NamedTuple):
@@ -59,14 +61,18 @@ def read_batches(
     committed: bool,
     min_one: bool,
     trusted_from: int = 0,
+    unread: bool = False,
 ) -> ReadResult:
     """
     Read whole batches from `offset` on, up to the high watermark or (`committed`) the last stable offset.
 
     An offset outside the log is OFFSET_OUT_OF_RANGE, an error of the disk KAFKA_STORAGE_ERROR. Checksums are looked at
     before `trusted_from`: what is damaged is not returned, and without anything before it that is an error as well.
+    With `unread` the batches are left where they are, if nothing in them has to be looked at.
     """
     damaged_at = -1
+    stored: Stored | None = None
+    unread = unread and offset >= trusted_from and not (committed and log.aborted)
     stable = state.last_stable_offset
     error, data = ErrorCode.NONE, b""
     aborted: Sequence[tuple[int, int]] = ()
@@ -76,7 +82,11 @@ def read_batches(
         end = stable if committed else state.high_watermark
         if offset < end:
             try:
-                data = log.read(offset, max_bytes, end, at_least_one=min_one)
+                part = log.find(offset, max_bytes, end, at_least_one=min_one)
+                if part is not None and unread and part.size >= STORED_BYTES_MIN:
+                    stored = part
+                elif part is not None:
+                    data = part.whole()
             except OSError as failure:
                 _log.error("reading %s failed: %s", log.directory.name, failure)
                 error = ErrorCode.KAFKA_STORAGE_ERROR
@@ -89,8 +99,9 @@ def read_batches(
                     last = header.last_offset
                 aborted = log.aborted.between(offset, last + 1)
     chunks = (data,) if data else ()
+    size = len(data) if stored is None else len(stored)
     return ReadResult(
-        error, state.high_watermark, stable, state.log_start_offset, chunks, len(data), aborted, damaged_at
+        error, state.high_watermark, stable, state.log_start_offset, chunks, size, aborted, damaged_at, stored
     )
 
 

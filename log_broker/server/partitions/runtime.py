@@ -164,12 +164,14 @@ class PartitionRuntime:
 
     # Reading.
 
-    def read(self, offset: int, max_bytes: int, *, isolation_level: int = 0, min_one: bool = True) -> ReadResult:
+    def read(
+        self, offset: int, max_bytes: int, *, isolation_level: int = 0, min_one: bool = True, unread: bool = False
+    ) -> ReadResult:
         """
         Read whole batches from `offset` on, at most up to the high watermark (read_committed: last stable offset).
 
         At most `max_bytes`, unless `min_one` and the first batch alone is larger. An offset outside the log is
-        OFFSET_OUT_OF_RANGE.
+        OFFSET_OUT_OF_RANGE. For `unread` see `read_batches`.
         """
         replica = self.replica
         result = read_batches(
@@ -180,6 +182,7 @@ class PartitionRuntime:
             committed=isolation_level == READ_COMMITTED,
             min_one=min_one,
             trusted_from=replica.trusted_from,
+            unread=unread,
         )
         if result.damaged_at >= 0:
             replica.on_damaged(result.damaged_at)

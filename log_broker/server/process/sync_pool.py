@@ -53,6 +53,8 @@ class SyncPool:
                 self._loop.call_soon_threadsafe(self._finish, done, error)
             else:
                 self._loop.call_soon_threadsafe(self._finish, done, None)
+            # Or what was written last, given back to the budget of requests by now, stays as long as the thread waits.
+            del item, work, done
 
     def _finish(self, done: Done, error: BaseException | None) -> None:
         self._waiting -= 1

@@ -221,7 +221,8 @@ class StreamEnd(asyncio.Transport):
         self._protocol = protocol
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._high = WRITE_BUFFER_BYTES_MAX if high is None else high
+        # What is unsent here a system would have taken by now: its buffer is not the transport's.
+        self._high = max(WRITE_BUFFER_BYTES_MAX, high or 0)
 
     def get_write_buffer_size(self) -> int:
         return self._unsent_bytes

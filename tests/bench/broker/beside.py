@@ -28,6 +28,7 @@ from tests.bench.broker.servers import ROOT, Broker, Ours
 from tests.bench.drivers.openmessaging import FIXED_RATE, LOAD, SECONDS, Shape, set_for_commits
 
 MEMORY = (("fluvial.durability", "memory"),)
+FETCH_BYTES = (64 << 10, 1 << 20, 4 << 20)
 HERE, THERE = Side("here", "this checkout", MEMORY), Side("there", "the other commit", MEMORY)
 
 
@@ -72,17 +73,18 @@ def bulk(arena: Arena) -> dict[Side, Sample]:
     return arena.rounds("bulk produce", (HERE, THERE), run)
 
 
-def consume(arena: Arena) -> dict[Side, Sample]:
+def consume(arena: Arena, fetch_bytes: int) -> dict[Side, Sample]:
     name = arena.topic_name()
+    settings = {"max.partition.fetch.bytes": str(fetch_bytes)}
     filling = {"topic": name, "partitions": 1, "messages": arena.scale.count(500_000), "value_bytes": 1000}
     with topic(arena.broker("here"), name, 1, MEMORY), topic(arena.broker("there"), name, 1, MEMORY):
         for at in ("here", "there"):
             drive(arena.broker(at), "bulk", {**filling, "mode": "produce"})
 
         def run(broker: Broker, side: Side) -> Sample:
-            return drive(broker, "bulk", {**filling, "mode": "consume"})
+            return drive(broker, "bulk", {**filling, "mode": "consume", "client": settings})
 
-        return arena.rounds("consume", (HERE, THERE), run)
+        return arena.rounds(f"consume, {fetch_bytes >> 10} KiB a fetch", (HERE, THERE), run)
 
 
 def commits(arena: Arena) -> dict[str, dict[Side, Sample]]:
@@ -130,7 +132,9 @@ def _at_fixed_rate(arena: Arena, shape: Shape) -> dict[Side, Sample]:
 LOADS: Mapping[str, Callable[[Arena], dict[str, dict[Side, Sample]]]] = {
     "small": lambda arena: {f"small requests, {a}x{b}": small(arena, a, b) for a, b in ((1, 1), (16, 1), (16, 16))},
     "bulk": lambda arena: {"bulk produce, 1000 B": bulk(arena)},
-    "consume": lambda arena: {"consume, 1000 B": consume(arena)},
+    "consume": lambda arena: {
+        f"consume, 1000 B, {size >> 10:,} KiB a fetch": consume(arena, size) for size in FETCH_BYTES
+    },
     "commits": commits,
     "fixed-rate": fixed_rate,
 }

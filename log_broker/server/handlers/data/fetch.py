@@ -25,7 +25,8 @@ from log_broker.core.fetch.session import (
 )
 from log_broker.core.security.acls import ResourceType
 from log_broker.errors import ErrorCode
-from log_broker.records.batch import HEADER_BYTES, Buffer
+from log_broker.records.batch import HEADER_BYTES
+from log_broker.records.stored import Chunk
 from log_broker.server.handlers.data.fetch_reader import FetchReader
 from log_broker.server.net.dispatch import answer_failure, failures_answered
 from log_broker.server.net.memory_budget import FREE_BYTES
@@ -386,8 +387,9 @@ class _Fetch:
         reader = self._reader
         room = reader.room()
         self._enough = min(self._request.bytes_min, room)
-        may_load = self._loads_left > 0
-        self._take(reader.look(self._plan.topics, room, SLICE_PARTITIONS, may_load=may_load), self._looked)
+        may_load, unread = self._loads_left > 0, self._slot.takes_stored
+        look = reader.look(self._plan.topics, room, SLICE_PARTITIONS, may_load=may_load, unread=unread)
+        self._take(look, self._looked)
 
     def _load(self, parts: Sequence[ColdPart]) -> None:
         """Have another thread wait for the disk, and look again then."""
@@ -420,7 +422,8 @@ class _Fetch:
             self._wait_for_memory()
             return
         changed = sorted({at for at, _ in self._moved} | self._counted.keys())
-        rest = iter(self._reader.read_again(self._watched, changed, self._reader.room()))
+        reader, unread = self._reader, self._slot.takes_stored
+        rest = iter(reader.read_again(self._watched, changed, reader.room(), unread=unread))
         topics = [(topic.name, list(islice(rest, len(topic.partitions)))) for topic in self._plan.topics]
         for _ in self._answer(topics):
             raise AssertionError("these few partitions take one turn")
@@ -490,7 +493,7 @@ def _respond(
 
 
 async def _respond_later(
-    node: FetchHost, header: RequestHeader, slot: Slot, encode: Callable[[], Sequence[Buffer]]
+    node: FetchHost, header: RequestHeader, slot: Slot, encode: Callable[[], Sequence[Chunk]]
 ) -> None:
     with failures_answered(node, header, slot):
         slot.complete(*await node.logs.aside(encode))

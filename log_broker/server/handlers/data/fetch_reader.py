@@ -10,6 +10,7 @@ from log_broker.core.security.acls import Operation, ResourceType
 from log_broker.core.security.authorizer import Rights
 from log_broker.errors import ErrorCode
 from log_broker.records.batch import batches_in
+from log_broker.records.stored import read_all
 from log_broker.server.net.ports import HasMemory
 from log_broker.server.partitions.current_leader import WRONG_LEADER, current_leader
 from log_broker.server.partitions.fetch_answers import Found, elsewhere
@@ -43,6 +44,7 @@ class FetchReader:
         "_rack",
         "_request",
         "_rights",
+        "_unread",
         "_version",
         "cold",
         "counted",
@@ -63,6 +65,7 @@ class FetchReader:
         # With a selector the leader sends clients that say where they are to a replica near them.
         self._rack = request.rack if node.config.replica_selector_class else b""
         self.is_committed = request.isolation_level == READ_COMMITTED
+        self._unread = False  # what is found is left where it is stored
         self.cold: list[ColdPart] = []
         self.found: list[tuple[bytes, Found]]
         self.watched: list[tuple[PartitionRuntime, FetchedPartition]]
@@ -78,15 +81,17 @@ class FetchReader:
         return min(max(self._request.bytes_max, 0), self._node.config.fetch_max_bytes, memory.answer_bytes_max)
 
     def look(
-        self, topics: Sequence[FetchedTopic], room: int, slice_partitions: int, *, may_load: bool
+        self, topics: Sequence[FetchedTopic], room: int, slice_partitions: int, *, may_load: bool, unread: bool
     ) -> Generator[None, None, None]:
         """
         Read all partitions, of `room` bytes at the most, with a pause after each slice.
 
-        With `may_load` nothing is read from the disk: see `cold`.
+        With `may_load` nothing is read from the disk: see `cold`. With `unread` what is found and need not be looked at
+        is left where it is stored, which is good for this turn of the loop.
         """
         self.leaders.clear()
         self.cold.clear()
+        self._unread = unread and may_load and sum(1 + len(each.partitions) for each in topics) <= slice_partitions
         self.is_urgent, self.is_all_idle = False, True
         self.found, self.watched, self.counted = [], [], {}
         watched, total, left = self.watched, 0, slice_partitions
@@ -141,9 +146,15 @@ class FetchReader:
         return max(size, 1)
 
     def read_again(
-        self, watched: Sequence[tuple[PartitionRuntime, FetchedPartition]], changed: Sequence[int], room: int
+        self,
+        watched: Sequence[tuple[PartitionRuntime, FetchedPartition]],
+        changed: Sequence[int],
+        room: int,
+        *,
+        unread: bool,
     ) -> Found:
         """Read those of `watched` that have changed; of the others it is known that there is nothing to read."""
+        self._unread = unread
         found: Found = [runtime for runtime, _ in watched]
         total = 0
         for at in changed:
@@ -164,7 +175,7 @@ class FetchReader:
                 if not isinstance(data, PartitionData):
                     continue
                 position = asked.offset
-                for chunk in data.records:
+                for chunk in read_all(data.records):
                     for _, header in batches_in(chunk):
                         position = header.last_offset + 1
                 if position < (data.last_stable_offset if self.is_committed else data.high_watermark):
@@ -217,6 +228,7 @@ class FetchReader:
             min(max(asked.bytes_max, 0), room),
             isolation_level=self._request.isolation_level,
             min_one=first,
+            unread=self._unread,
         )
         if result.error is not ErrorCode.NONE:
             return PartitionData(asked.partition, result.error, -1, -1, -1, ()), 0
@@ -226,7 +238,7 @@ class FetchReader:
             result.high_watermark,
             result.last_stable_offset,
             result.log_start_offset,
-            result.chunks,
+            result.chunks if result.stored is None else (result.stored,),
             result.aborted,
         )
         return data, result.size

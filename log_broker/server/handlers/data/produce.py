@@ -231,11 +231,14 @@ class _Single:
 class _Answers:
     """Gathers the partitions' results; the last one sends the response."""
 
-    __slots__ = ("_header", "_missing", "_node", "_request", "_results", "_slot")
+    __slots__ = ("_acks", "_header", "_missing", "_names", "_node", "_results", "_slot", "_timeout_ms")
 
     def __init__(self, node: _Host, request: ProduceRequest, header: RequestHeader, slot: "Slot") -> None:
         self._node = node
-        self._request = request
+        # Not the request: its records would stay for as long as this one's time is not up.
+        self._acks = request.acks
+        self._timeout_ms = request.timeout_ms
+        self._names = [topic.name for topic in request.topics]
         self._header = header
         self._slot = slot
         self._results: list[list[PartitionAnswer]] = [
@@ -253,8 +256,8 @@ class _Answers:
 
     def expire(self, node: _Host, *, may_wait: bool) -> None:
         """See that the client is answered in its time, if somebody else may make it wait for longer."""
-        if may_wait and self._request.acks < 0 and not self.is_answered:
-            node.ack_deadlines.add(self, self._request.timeout_ms)
+        if may_wait and self._acks < 0 and not self.is_answered:
+            node.ack_deadlines.add(self, self._timeout_ms)
 
     def time_is_up(self) -> None:
         """Answer with what there is; what comes later is nobody's."""
@@ -286,11 +289,11 @@ class _Answers:
         self._missing -= 1
         if self._missing:
             return
-        if self._request.acks == 0:
+        if self._acks == 0:
             _end_unanswered(self._slot, (answer.result for topic in self._results for answer in topic))
             return
         header = self._header
-        topics = list(zip([topic.name for topic in self._request.topics], self._results, strict=True))
+        topics = list(zip(self._names, self._results, strict=True))
         if header.api_version >= LEADERS_FROM:
             self._slot.complete(_with_leaders(self._node, header, topics, self._slot.listener))
         else:

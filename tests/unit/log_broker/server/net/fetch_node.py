@@ -81,7 +81,7 @@ class Slot:
     """Keeps what it is filled with."""
 
     peer = "test:1"
-    must_wait = False
+    must_wait = takes_stored = False
     closed = False
 
     def __init__(self, owner: Owner | None = None) -> None:

@@ -62,12 +62,13 @@ class Node:
 class Slot:
     """Keeps what it is filled with; the only one of its connection."""
 
-    must_wait = False
+    must_wait = takes_stored = False
 
     def __init__(self) -> None:
         self.owner = self
         self.filled: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self.failure: str | None = None
+        self.request = bytearray()
         self.closed = self.is_closed = False
         self.callbacks: list[Callable[[], None]] = []
 
@@ -123,7 +124,8 @@ class Broker:
     def send(self, handler, key: int, version: int, body: bytes) -> Slot:
         slot = Slot()
         header = RequestHeader(api_key=key, api_version=version, correlation_id=42, client_id="test")
-        handler(self.node, header, memoryview(bytearray(body)), slot)
+        slot.request = bytearray(body)
+        handler(self.node, header, memoryview(slot.request), slot)
         return slot
 
     def produce(
@@ -384,6 +386,27 @@ async def test_acks_all_waits_for_followers_as_long_as_the_client_allows(broker,
     assert [error for _, error, _ in await produced(in_time)] == [ErrorCode.NONE] * len(partitions)
     alone = [error for _, error, _ in await produced(broker.produce((1, batch(b"x")), timeout_ms=0))]
     assert alone == [ErrorCode.NONE], "who leads alone waits for nobody"
+
+
+def is_let_go_of(memory: bytearray) -> bool:
+    """Whether no view of it is left."""
+    try:
+        memory.append(0)
+    except BufferError:
+        return False
+    return True
+
+
+async def test_the_records_of_a_request_are_let_go_of_long_before_its_time_is_up(broker) -> None:
+    led = Leadership(leader_epoch=1, partition_epoch=1, replicas=(0, 1), isr=(0, 1))
+    leader = broker.node.logs.get("t", 0)
+    leader.role.become_leader(led)
+    slot = broker.produce((0, batch(b"x")), (1, batch(b"x")), timeout_ms=60_000)
+    assert not is_let_go_of(slot.request)
+    await eventually(lambda: leader.log_end_offset == 1)
+    leader.leading.follower_fetched(1, 1, 1, 0)
+    await produced(slot)
+    await eventually(lambda: is_let_go_of(slot.request))
 
 
 class Request:

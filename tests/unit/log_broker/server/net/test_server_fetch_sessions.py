@@ -55,7 +55,7 @@ class Node:
 class Slot:
     """Keeps what it is filled with; the only one of its connection."""
 
-    must_wait = False
+    must_wait = takes_stored = False
 
     def __init__(self) -> None:
         self.owner = self
