@@ -13,8 +13,8 @@ pytestmark = pytest.mark.spark
 
 COLUMNS = """
     SELECT CAST(id AS STRING) name, CAST(id AS INT) number, id / 4 amount, CAST(id / 8 AS DECIMAL(10, 2)) price,
-        CAST('1899-12-30 01:02:03.000004' AS TIMESTAMP) + make_interval(0, 0, 0, id) at, DATE '2024-02-29' + id day,
-        id % 2 = 0 even, IF(id % 3 = 0, NULL, X'00FF') bytes
+        CAST('1899-12-30 01:02:03.000004' AS TIMESTAMP) + make_interval(0, 0, 0, CAST(id AS INT)) at,
+        DATE '2024-02-29' + CAST(id AS INT) day, id % 2 = 0 even, IF(id % 3 = 0, NULL, X'00FF') bytes
 """
 
 
