@@ -99,6 +99,7 @@ TURNS = (
     Turn("storm, secured", 6, ("tests/chaos/chaos_run.py", "--seconds", "240", "--secure", "--seed", "{seed}")),
     Turn("siege", 5, ("tests/chaos/siege_run.py",)),
     Turn("strangers", 6, ("tests/fuzz/fuzz_sign_in.py", "--connections", "100000", "--seed", "{seed}")),
+    Turn("overload", 3, ("tests/chaos/overload_run.py", "--seconds", "60")),
     Turn("kills", 6, ("tests/chaos/kill_run.py", "--rounds", "15", "--seed", "{seed}")),
     Turn("kills of the main job", 4, _pytest("tests/e2e/test_kill.py"), ROTA),
     Turn("runners of packages", 2, _pytest("tests/package/test_runners.py"), ROTA),

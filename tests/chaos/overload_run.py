@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parents[2])]
+sys.path.insert(0, str(Path(__file__).parents[2]))  # before what is installed, which may be of another checkout
 
 import psutil
 from overload_clients import Reader, SmallClient
