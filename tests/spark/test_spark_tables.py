@@ -377,7 +377,7 @@ def test_an_index_is_the_same_however_it_is_read(
     assert sum(map(len, whole[0].values())) == 50
     monkeypatch.setattr(table_index, "KEYS_A_PART", 7)
     assert places() == whole
-    monkeypatch.setattr(table_index, "data_files", lambda *_: None)
+    monkeypatch.setattr(table_index, "data_files", lambda *_, **__: None)
     assert places() == whole
     monkeypatch.undo()
     # From what was saved, with nothing read again; and from the files again where that is torn, or nothing.
