@@ -100,17 +100,17 @@ def located(session: "SparkSession", path: str, version: int) -> "DataFrame":
     )
 
 
-def data_files(session: "SparkSession", path: str, version: int, *, is_small: bool = False) -> list[DataFile] | None:
+def data_files(session: "SparkSession", path: str, version: int) -> list[DataFile] | None:
     """
-    The files of which `version`, the table's newest, consists; None where the table has moved on, some of its files
-    lie elsewhere than in the table's folder itself, or it `is_small` only and they are not told without a query.
+    The files of which `version`, the table's newest, consists; None where the table has moved on, or some of its files
+    lie elsewhere than in the table's folder itself.
     """
     import numpy as np
 
     log = delta_log(session, path)
     snapshot = log.update(False, none(session), none(session))
-    files = _in_checksum(session, snapshot, "allFiles") if is_small else _all_files(session, snapshot)
-    if files is None or snapshot.version() != version or any("/" in add.path() for add in files):
+    files = _all_files(session, snapshot)
+    if snapshot.version() != version or any("/" in add.path() for add in files):
         return None
     vectors = Vectors.of(session, log, Recent(0))
     nothing = np.empty(0, np.uint64)
