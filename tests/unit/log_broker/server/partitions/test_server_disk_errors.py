@@ -187,6 +187,21 @@ async def test_a_start_after_a_failed_sync_reads_the_disk(open_logs: Open) -> No
     assert files.read(DATA / "t-0" / SYNC_FAILED_FILE) is None
 
 
+async def test_a_log_that_fails_is_read_again_at_once_and_then_not_again_for_a_while(open_logs: Open) -> None:
+    files = MemoryFileSystem()
+    logs = open_logs(files)
+    runtime = logs.create("t", 0, uuid4(), config(fluvial_durability="memory"))
+    for is_back in (True, False):
+        runtime.config = config(fluvial_durability="memory")
+        assert (await append(runtime, b"at risk")).error is ErrorCode.NONE
+        runtime.config = config(flush_messages="1")
+        files.failing_syncs = 1
+        assert (await append(runtime, b"refused")).error is ErrorCode.KAFKA_STORAGE_ERROR
+        await eventually(lambda: not logs.disk.is_doubtful)
+        assert (runtime.offline_reason is None) is is_back
+    assert logs.reopen_offline() == 1
+
+
 async def test_a_read_error_is_told_and_passes(open_logs: Open) -> None:
     files = MemoryFileSystem()
     runtime = open_logs(files).create("t", 0, uuid4(), config())

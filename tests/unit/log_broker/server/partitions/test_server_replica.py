@@ -131,6 +131,7 @@ async def test_a_replica_says_what_goes_with_it_that_others_may_lack(nodes: Node
     await a.produce(b"3", b"4", acks=1)
     undecided = a.produce(b"5")
     await a.written(5)
+    await a.settled()
     assert a.runtime.following.left_behind() == (2, 5, 0, 2), "two of three were acknowledged"
     b.lead(2, isr=(2,), replicas=(1, 2))
     a.runtime.role.become_follower(2, 2)
