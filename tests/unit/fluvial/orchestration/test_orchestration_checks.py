@@ -165,8 +165,8 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each evaluation from now on."""
     read: list[int] = []
 
-    def counted(*given: Any) -> Any:
-        outcome = engine.evaluate(*given)
+    def counted(*given: Any, **named: Any) -> Any:
+        outcome = engine.evaluate(*given, **named)
         read.append(outcome.rows)
         return outcome
 
