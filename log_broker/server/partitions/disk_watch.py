@@ -18,19 +18,22 @@ _log = logging.getLogger(__name__)
 TRIAL_FILE = "write-trial"
 TRIAL_BYTES = 1 << 20  # what a batch may have by default
 AGAIN_SECONDS = 1.0
+QUIET_SECONDS = 10.0  # a log that fails again soon waits for its turn: to read one again is work
 
 
 class DiskWatch:
     """
     The disk under one data directory.
 
-    `on_changed` is called when `takes_writes` is another than before, `on_trusted` when a trial has gone well.
+    `on_changed` is called when `takes_writes` is another than before, `on_trusted` when a trial has gone well. That
+    returns whether it did something: then it is not called again for a while.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, files: FileSystem, pool: Pool, data_dir: Path) -> None:
         self.takes_writes = True
         self.on_changed: Callable[[], None] = _nobody
         self.on_trusted: Callable[[], object] = _nobody
+        self._trusted_from = 0.0
         self._loop = loop
         self._files = files
         self._pool = pool
@@ -67,7 +70,9 @@ class DiskWatch:
             self._loop.call_later(AGAIN_SECONDS, self._try)
         else:
             self.is_doubtful = False
-            self.on_trusted()
+            now = self._loop.time()
+            if now >= self._trusted_from and self.on_trusted():
+                self._trusted_from = now + QUIET_SECONDS
         if was == self.takes_writes:
             return
         if error is not None:

@@ -82,8 +82,7 @@ class LogManager:
         self._owned = DataDirectory(data_dir) if files is None else claim
         self._pool = SyncPool(loop) if pool is None else pool
         self.disk = DiskWatch(loop, self._files, self._pool, data_dir)
-        self.disk.on_trusted = self._disk_trusted
-        self._quick_from = 0.0  # a log that fails again soon waits for its turn: to read one again is work
+        self.disk.on_trusted = self.reopen_offline
         self.on_epoch_lost: Callable[[], None] = _nobody
         """Called when a leader has lost what followers may hold: it leads again in another epoch only."""
         # One thread for records that take long to look at: several would leave the event loop less of the interpreter.
@@ -260,11 +259,6 @@ class LogManager:
             except OSError as error:
                 _log.error("%s-%d stays offline: %s", runtime.topic, runtime.partition, error)
         return count
-
-    def _disk_trusted(self) -> None:
-        now = self._loop.time()
-        if now >= self._quick_from and self.reopen_offline():
-            self._quick_from = now + REOPEN_INTERVAL_MS / 1000
 
     async def compact(self, *, map_bytes_max: int = 128 << 20) -> int:
         """Compact every log that is due; return the number of passes over logs."""
