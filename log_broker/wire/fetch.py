@@ -32,10 +32,10 @@ from typing import NamedTuple
 from log_broker.core.fetch.session import FINAL_EPOCH, NO_SESSION, FetchedPartition, FetchedTopic, ForgottenTopic
 from log_broker.errors import ErrorCode
 from log_broker.records.stored import Chunk
-from log_broker.records.varint import write_uvarint
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.leader_tags import NodeEndpoint, endpoint_tags, leader_tag
 from log_broker.wire.reading import MalformedRequestError, Reader
+from log_broker.wire.writing import write_count, write_name
 
 VERSION_MIN = 4
 VERSION_MAX = 18
@@ -240,14 +240,13 @@ def encode_response(
     if version >= SESSION_FROM:
         out += _INT16.pack(error)
         out += _INT32.pack(session_id)
-    _write_count(out, len(topics), flexible=flexible)
+    write_count(out, len(topics), flexible=flexible)
     for name, partitions in topics:
-        if version < FLEXIBLE_FROM:
-            out += _INT16.pack(len(name))
-        elif version < TOPIC_IDS_FROM:
-            write_uvarint(out, len(name) + 1)
-        out += name
-        _write_count(out, len(partitions), flexible=flexible)
+        if version < TOPIC_IDS_FROM:
+            write_name(out, name, flexible=flexible)
+        else:
+            out += name
+        write_count(out, len(partitions), flexible=flexible)
         for data in partitions:
             if isinstance(data, bytes):
                 out += data
@@ -282,14 +281,14 @@ def _write_partition(out: bytearray, data: PartitionData, size: int, version: in
     else:
         out += _ANSWER_V4.pack(*data[:4])
     flexible = version >= FLEXIBLE_FROM
-    _write_count(out, len(data.aborted), flexible=flexible)
+    write_count(out, len(data.aborted), flexible=flexible)
     for producer_id, first_offset in data.aborted:
         out += _ABORTED.pack(producer_id, first_offset)
         if flexible:
             out.append(0)
     if version >= _RACK_FROM:
         out += _INT32.pack(data.preferred_replica)
-    _write_count(out, size, flexible=flexible)
+    write_count(out, size, flexible=flexible)
 
 
 def _partition_tags(data: PartitionData, version: int) -> bytes:
@@ -301,12 +300,3 @@ def _partition_tags(data: PartitionData, version: int) -> bytes:
     if data.leader is not None and version >= ENDPOINTS_FROM:
         tags.append(leader_tag(1, data.leader))
     return bytes((len(tags),)) + b"".join(tags)
-
-
-def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
-    if not flexible:
-        out += _INT32.pack(count)
-    elif count < 127:
-        out.append(count + 1)
-    else:
-        write_uvarint(out, count + 1)

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from log_broker.errors import ErrorCode
-from log_broker.records.varint import write_uvarint
 from log_broker.wire.apis import APIS, ApiKey
 from log_broker.wire.reading import MalformedRequestError, Reader
+from log_broker.wire.writing import write_count, write_name
 
 VERSION_MIN = 1
 VERSION_MAX = 10
@@ -42,7 +42,6 @@ LATEST_TIERED = -5
 # The version with which each special timestamp came; an older request cannot mean it.
 SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ANSWER_V1 = struct.Struct(">ihqq")
 _ANSWER_V4 = struct.Struct(">ihqqi")
@@ -108,24 +107,13 @@ def encode_response(
     out += no_tags
     if version >= _THROTTLE_FROM:
         out += b"\0\0\0\0"
-    _write_count(out, len(topics), flexible=flexible)
+    write_count(out, len(topics), flexible=flexible)
     for name, partitions in topics:
-        if flexible:
-            write_uvarint(out, len(name) + 1)
-        else:
-            out += _INT16.pack(len(name))
-        out += name
-        _write_count(out, len(partitions), flexible=flexible)
+        write_name(out, name, flexible=flexible)
+        write_count(out, len(partitions), flexible=flexible)
         for found in partitions:
             out += _ANSWER_V4.pack(*found) if version >= _LEADER_EPOCH_FROM else _ANSWER_V1.pack(*found[:4])
             out += no_tags
         out += no_tags
     out += no_tags
     return out
-
-
-def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, count + 1)
-    else:
-        out += _INT32.pack(count)

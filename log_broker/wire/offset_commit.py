@@ -21,9 +21,9 @@ Version 8 is flexible. Fields have the names that `control` gives them in other 
 import struct
 from dataclasses import dataclass
 
-from log_broker.records.varint import write_uvarint
 from log_broker.wire.messages import Values
 from log_broker.wire.reading import Reader
+from log_broker.wire.writing import write_count, write_name
 
 FLEXIBLE_FROM = 8
 _THROTTLE_FROM = 3
@@ -31,7 +31,6 @@ _RETENTION_TO = 4
 _LEADER_EPOCH_FROM = 6
 _INSTANCE_FROM = 7
 
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _PLACE = struct.Struct(">iq")  # index, committed offset
 _PLACE_V6 = struct.Struct(">iqi")  # and the leader epoch
@@ -125,23 +124,12 @@ def write(out: bytearray, version: int, values: Values) -> None:
     if version >= _THROTTLE_FROM:
         out += _INT32.pack(values.get("throttle_time", 0))
     topics = values["topics"]
-    _write_count(out, len(topics), flexible=flexible)
+    write_count(out, len(topics), flexible=flexible)
     for topic in topics:
-        name, partitions = topic["name"].encode(), topic["partitions"]
-        if flexible:
-            write_uvarint(out, len(name) + 1)
-        else:
-            out += _INT16.pack(len(name))
-        out += name
-        _write_count(out, len(partitions), flexible=flexible)
+        partitions = topic["partitions"]
+        write_name(out, topic["name"].encode(), flexible=flexible)
+        write_count(out, len(partitions), flexible=flexible)
         for partition in partitions:
             out += answer.pack(partition["partition_index"], partition["error_code"])
         out += no_tags
     out += no_tags
-
-
-def _write_count(out: bytearray, count: int, *, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, count + 1)
-    else:
-        out += _INT32.pack(count)
