@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fluvial.delta.log import TableLog
-from fluvial.delta.row_places import Numbers, opened, plain_schema, rows_at, table_here
+from fluvial.delta.row_places import Numbers, opened, rows_at
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT
 from fluvial.delta.rows import marked_rows
+from fluvial.delta.table_here import plain_schema, table_here
 
 if TYPE_CHECKING:
     import pyarrow as pa

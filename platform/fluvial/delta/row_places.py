@@ -4,8 +4,6 @@ The rows of some keys in a table on this machine, and where they lie: read here,
 The columns of the key are read of each file that may hold one of the keys, and the other columns only of files that do.
 """
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,21 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fluvial.delta.errors import DamagedFileError, LostFileError, TableError
-from fluvial.delta.log import is_here
 from fluvial.delta.rows import data_file, marked_rows
-from fluvial.delta.snapshot import Snapshot, read_snapshot
+from fluvial.delta.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from pyspark.sql.types import StructType
 
 Numbers = NDArray[np.int64]
 
-# What columns of one file can be cast to those of another for; nested values may have other fields.
-_PLAIN = re.compile(r"string|byte|short|integer|long|boolean|date|timestamp(_ntz)?|float|double|binary|decimal\(.*")
-# Looking through more is work for many machines.
-ROWS_MAX = 20_000_000
 # Decoded at once of the columns beside the key, of which some may be wide.
 _ROWS_A_PART = 20_000
 _TASKS = 2
@@ -73,46 +65,6 @@ class Found:
         if (at >= 0).sum() != len(self.keys):
             raise TableError("a key has two rows")
         return self.rows.combine_chunks().take(pa.array(at, mask=at < 0))
-
-
-def table_here(path: str, version: int) -> Snapshot | None:
-    """
-    The table at `path`, where its files can be read and written from here: it is on this machine, has no partitions,
-    and promises nothing of its rows that only Delta's own writer keeps.
-    """
-    if not is_here(path):
-        return None
-    try:
-        snapshot = read_snapshot(path, version)
-    except TableError:
-        return None
-    if snapshot is None or snapshot.partitioned_by or snapshot.rows is None or snapshot.rows > ROWS_MAX:
-        return None
-    properties = snapshot.properties
-    is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
-    return None if is_mapped or any(name.startswith("delta.constraints.") for name in properties) else snapshot
-
-
-def plain_schema(snapshot: Snapshot) -> "pa.Schema | None":
-    """
-    The columns of a table in Arrow; None where one is of nested values, which files may have otherwise than the table.
-    """
-    found = plain_columns(snapshot, [each.name for each in snapshot.columns])
-    return None if found is None else found[1]
-
-
-def plain_columns(snapshot: Snapshot, names: Sequence[str]) -> "tuple[StructType, pa.Schema] | None":
-    """
-    Some columns of a table as Spark has them and in Arrow; None where one of them is of nested values.
-    """
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    if not all(_PLAIN.fullmatch(each.type) for each in snapshot.columns if each.name in names):
-        return None
-    fields = StructType.fromJson(json.loads(snapshot.schema)).fields
-    schema = StructType([each for each in fields if each.name in names])
-    return schema, to_arrow_schema(schema)
 
 
 def find_rows(path: str, snapshot: Snapshot, keys: "pa.Table", schema: "pa.Schema") -> Found:

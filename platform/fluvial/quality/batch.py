@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fluvial.delta.log import TableLog
-from fluvial.delta.row_places import plain_columns, table_here
 from fluvial.delta.rows import read_rows
 from fluvial.delta.stamp import Stamp, offsets_predicate
+from fluvial.delta.table_here import plain_columns, table_here
 from fluvial.errors import FluvialError
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ def test_a_cluster_is_what_one_works_out_by_hand() -> None:
     assert sizing.loss_seconds() == pytest.approx(0.12 + 30 * 12 * 100e-6)  # told to 12 brokers
     assert sizing.loss_seconds(8) == pytest.approx(3 * 0.12 + 8 * 30 * 12 * 100e-6)  # eight go in three rounds
     assert sizing.busy == pytest.approx(1 / 3)
-    assert sizing.busy_of_heir == pytest.approx(1 / 3 + 2 / 12)  # a record that it leads costs 2 µs
+    assert sizing.busy_of_heir == pytest.approx(1 / 3 + 2 / 12 / 2)  # 2 µs a record led, by two heirs
     # CPU: two thirds of a core at 1 µs for 100 B; disk: 50 - 25 MB/s; network: 100 - 400/12 MB/s.
     assert sizing.spares == pytest.approx({"CPU": 1e8 * 2 / 3, "disk": 25e6, "network": 100e6 - 400e6 / 12})
     assert sizing.rebuild_alone_seconds == pytest.approx(3e12 / 12 / 25e6)

@@ -174,7 +174,9 @@ async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
         # Its JVM too: what is waited for is the end of the process and of all who hold its pipes.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        # One that waits for a disk dies when that has answered.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
 
 
 async def _last_line(pipe: asyncio.StreamReader | None) -> str:

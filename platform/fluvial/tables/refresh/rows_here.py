@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from fluvial.delta.arrow_files import write_file
 from fluvial.delta.mart_stamp import MartStamp
-from fluvial.delta.row_places import find_places, find_rows, plain_schema, read_places, table_here
+from fluvial.delta.row_places import find_places, find_rows, read_places
 from fluvial.delta.row_swap import swap_files
 from fluvial.delta.snapshot import Snapshot
+from fluvial.delta.table_here import plain_schema, table_here
 from fluvial.tables.plan.changed_keys import ChangedKeys, key_columns
 from fluvial.tables.plan.part_merge import UnmergedError
 

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fluvial.delta.errors import DamagedFileError, LostFileError, TableError
-from fluvial.delta.row_places import find_rows, table_here
+from fluvial.delta.row_places import find_rows
 from fluvial.delta.snapshot import Snapshot
+from fluvial.delta.table_here import table_here
 
 KEYS = pa.schema([("a", pa.string()), ("b", pa.int64())])
 WANTED = pa.schema([("value", pa.int64()), ("text", pa.string())])
