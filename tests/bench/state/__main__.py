@@ -28,7 +28,7 @@ from tests.bench.state.tables import measure
 # After this row the table is read as it lies.
 READ = DEFAULT[1]
 _FILE_COLUMNS = 180
-PARTS = ("tables", "folds", "history", "visible", "start", "restart", "idle")
+PARTS = ("tables", "folds", "history", "visible", "mart", "start", "restart", "idle")
 
 
 class Kept:
@@ -108,12 +108,13 @@ def _report_rest(kept: Kept) -> Table:
             f"{appending.EVENTS / ours:,.0f}; by hand {appending.EVENTS / jvm:,.0f}: {jvm / ours:.2f}; "
             f"in Python {appending.EVENTS / python:,.0f}: {python / ours:.2f}",
         )
-    if "visible" in found:
-        half, most, query = found["visible"]
-        table.add_row(
-            f"produced to visible at {visible.EVENTS_A_SECOND:,} events/s, p50, p99; a query",
-            f"{half:.2f} s, {most:.2f} s; {query:.2f} s",
-        )
+    for part, where in (("visible", ""), ("mart", " in a mart by key behind the table")):
+        if part in found:
+            half, most, query = found[part]
+            table.add_row(
+                f"produced to visible{where} at {visible.EVENTS_A_SECOND:,} events/s, p50, p99; a query",
+                f"{half:.2f} s, {most:.2f} s; {query:.2f} s",
+            )
     if "start" in found:
         ours, theirs = (found["start"][name] for name in (starting.OURS, starting.BY_HAND))
         table.add_row("start to first commit", f"{ours:.1f} s; by hand {theirs:.1f} s: {ours / theirs:.2f}")
@@ -163,10 +164,11 @@ def main() -> int:
         _measure_tables(rows, words.sides, kept, progress)
         if "history" in parts and "history" not in kept:
             kept.keep("history", appending.measure(progress))
-        if "visible" in parts and "visible" not in kept:
-            seen = visible.measure(progress)
-            half, most = (seen.events[len(seen.events) * part // 100] for part in (50, 99))
-            kept.keep("visible", [half, most, seen.queries[len(seen.queries) // 2]])
+        for part, table in (("visible", visible.TopicTable()), ("mart", visible.MartTable())):
+            if part in parts and part not in kept:
+                seen = visible.measure(progress, table)
+                half, most = (seen.events[len(seen.events) * of // 100] for of in (50, 99))
+                kept.keep(part, [half, most, seen.queries[len(seen.queries) // 2]])
         if "start" in parts and "start" not in kept:
             kept.keep("start", starting.measure(progress))
         if "restart" in parts and "restart" not in kept:

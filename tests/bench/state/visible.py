@@ -1,5 +1,5 @@
 """
-From an event's sending to its sight in Spark SQL, while `follow` keeps a table up to date.
+From an event's sending to its sight in Spark SQL, while `follow` keeps a table up to date, or a mart behind one.
 
 A producer sends EVENTS_A_SECOND. An event's time runs from the call that sent it to the moment from which a query that
 begins shows it: that of the commit, whose file is waited for. Now and then a query is asked, timed, and held to that.
@@ -9,22 +9,26 @@ import bisect
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import Message, Producer
 from rich.progress import Progress
 
 from fluvial.config import Settings
-from fluvial.delta.log import TableLog
+from fluvial.delta.log import Commit, TableLog
+from fluvial.delta.mart_stamp import MartStamp
 from fluvial.delta.stamp import Stamp
 from fluvial.spark.session import build_session
-from fluvial.tables import compacted
+from fluvial.tables import Declaration, compacted, pipeline
 from fluvial.tables.drive.continuous import follow
 from tests.bench.state.events import PARTITIONS, TOPIC, Contract, Source, broker, encoded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 EVENTS_A_SECOND = 1_000
 KEYS = 10_000
@@ -75,6 +79,78 @@ class Steady:
         self._producer.produce(TOPIC, value=encoded(name, number), key=name, on_delivery=delivered)
 
 
+class Watched(Protocol):
+    """The table whose rows are waited for."""
+
+    @property
+    def declarations(self) -> Sequence[Declaration]:
+        """It, and what it is made from."""
+
+    @property
+    def folder(self) -> str:
+        """Where it lies in the warehouse."""
+
+    @property
+    def query(self) -> str:
+        """Has a row of (partition, greatest offset) for each partition; `{0}` is the table."""
+
+    def offsets(self, commit: Commit, warehouse: Path) -> Mapping[int, int]:
+        """The greatest offset that a commit of the table shows of each partition."""
+
+
+class TopicTable:
+    """A table of the topic itself."""
+
+    declarations = (compacted(TOPIC),)
+    folder = f"compacted/{TOPIC}"
+    query = "SELECT _partition, max(_offset) FROM delta.`{0}` GROUP BY _partition"
+
+    def offsets(self, commit: Commit, warehouse: Path) -> Mapping[int, int]:
+        stamp = Stamp.of(commit)
+        ranges = {} if stamp is None else stamp.offsets
+        return {partition: end - 1 for partition, (start, end) in ranges.items() if start < end}
+
+
+# The last digit of a sensor's number left out: ten sensors of 10,000 are a zone.
+ZONE = "left(sensor, 15)"
+
+
+@pipeline(name="zones", inputs={f"compacted.{TOPIC}": ZONE}, key="zone", version="1")
+def zones(readings: "DataFrame") -> "DataFrame":
+    """A mart by key: the sensors of a zone, and how far each partition has come there."""
+    from pyspark.sql import functions as sql
+
+    newest = [
+        sql.max(sql.expr(f"IF(_partition = {at}, _offset, NULL)")).alias(f"newest_{at}") for at in range(PARTITIONS)
+    ]
+    return readings.groupBy(sql.expr(ZONE).alias("zone")).agg(
+        sql.avg("celsius").alias("celsius"), sql.countDistinct("kind").alias("kinds"), *newest
+    )
+
+
+class MartTable:
+    """A mart behind that table."""
+
+    declarations = (*TopicTable.declarations, zones)
+    folder = "marts/zones"
+    query = " UNION ALL ".join(f"SELECT {at}, max(newest_{at}) FROM delta.`{{0}}`" for at in range(PARTITIONS))
+
+    def __init__(self) -> None:
+        self._behind = TopicTable()
+        self._read = -1
+        self._offsets: dict[int, int] = {}
+
+    def offsets(self, commit: Commit, warehouse: Path) -> Mapping[int, int]:
+        stamp = MartStamp.of(commit)
+        if stamp is None:
+            return {}
+        log, version = TableLog(None, str(warehouse / self._behind.folder)), stamp.inputs[f"compacted.{TOPIC}"].version
+        for number in range(self._read + 1, version + 1):
+            self._offsets |= self._behind.offsets(log.commit(number), warehouse)
+        self._read = max(self._read, version)
+        return self._offsets
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visible:
     """Seconds from send to sight of each event, and of each query, both sorted."""
@@ -83,9 +159,9 @@ class Visible:
     queries: list[float]
 
 
-def measure(progress: Progress) -> Visible:
+def measure(progress: Progress, table: Watched) -> Visible:
     """Measure the events of MEASURED_S seconds."""
-    task = progress.add_task("produced to visible", total=WARM_UP_S + MEASURED_S)
+    task = progress.add_task(f"produced to visible in {table.folder}", total=WARM_UP_S + MEASURED_S)
     with tempfile.TemporaryDirectory(prefix="bench-state-") as temporary:
         folder = Path(temporary)
         with broker(folder / "log") as servers:
@@ -93,15 +169,16 @@ def measure(progress: Progress) -> Visible:
             settings = Settings(warehouse=str(folder / "ours"), bootstrap_servers=servers)
             spark = build_session(settings)
             stop = threading.Event()
-            path = str(folder / "ours" / "compacted" / TOPIC)
+            warehouse = Path(settings.warehouse)
+            path = str(warehouse / table.folder)
             seen: list[list[tuple[int, float]]] = [[] for _ in range(PARTITIONS)]
             steady = Steady(servers)
             with ThreadPoolExecutor(3) as pool:
-                following = pool.submit(follow, [compacted(TOPIC)], settings, spark, stop, schemas=Contract())
+                following = pool.submit(follow, table.declarations, settings, spark, stop, schemas=Contract())
                 first = Path(path) / "_delta_log" / f"{0:020d}.json"
                 _until(first.exists, following)
-                watching = pool.submit(_watch, path, seen, stop)
-                asking = pool.submit(_ask, spark, path, seen, stop)
+                watching = pool.submit(_watch, table, warehouse, seen, stop)
+                asking = pool.submit(_ask, spark, table.query.format(path), seen, stop)
                 began = time.monotonic()
                 try:
                     steady.run(WARM_UP_S + MEASURED_S, lambda step: progress.advance(task, step))
@@ -125,30 +202,28 @@ def _until(reached: Callable[[], bool], work: "Future[Any]") -> None:
         time.sleep(0.05)
 
 
-def _watch(path: str, seen: list[list[tuple[int, float]]], stop: threading.Event) -> None:
+def _watch(table: Watched, warehouse: Path, seen: list[list[tuple[int, float]]], stop: threading.Event) -> None:
     """Note how far each commit brings each partition, and when it was there."""
-    log = TableLog(None, path)
+    log = TableLog(None, str(warehouse / table.folder))
     version = -1
     while not stop.is_set():
         newest, now = log.newest_version() or 0, time.monotonic()
         for number in range(version + 1, newest + 1):
-            stamp = Stamp.of(log.commit(number))
-            for partition, (start, end) in {} if stamp is None else stamp.offsets.items():
-                if start < end:
-                    seen[partition].append((end - 1, now))
+            for partition, offset in table.offsets(log.commit(number), warehouse).items():
+                seen[partition].append((offset, now))
         version = newest
         stop.wait(0.02)
 
 
 def _ask(
-    spark: Any, path: str, seen: list[list[tuple[int, float]]], stop: threading.Event
+    spark: Any, query: str, seen: list[list[tuple[int, float]]], stop: threading.Event
 ) -> list[tuple[float, float]]:
     """Ask now and then; when, and the seconds that it took. What was there when the query began must be shown."""
     asked = []
     while not stop.wait(QUERY_EVERY_S):
         there = [each[-1][0] if each else -1 for each in seen]
         began = time.monotonic()
-        rows = spark.sql(f"SELECT _partition, max(_offset) FROM delta.`{path}` GROUP BY _partition").collect()
+        rows = spark.sql(query).collect()
         asked.append((began, time.monotonic() - began))
         shown = dict(rows)
         if any(shown.get(partition, -1) < offset for partition, offset in enumerate(there)):
