@@ -174,7 +174,7 @@ async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
         # Its JVM too: what is waited for is the end of the process and of all who hold its pipes.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # One that waits for a disk dies when that has answered.
+        # Not for long: one may be waiting for a disk, or hold them in a session of its own.
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
 
