@@ -87,10 +87,10 @@ def main() -> None:
 
 def _run_elsewhere(words: Sequence[str]) -> int | None:
     """Before anything is imported that only the process needs that runs it."""
-    from fluvial.cli.run.handed_over import hand_over
+    from fluvial.cli.run.handed_over import hand_over_unread
 
     try:
-        return hand_over(words)
+        return hand_over_unread(words)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

@@ -11,6 +11,7 @@ import typer
 
 from fluvial.cli import terminal
 from fluvial.cli.options import AnswerFormat, Form, with_tables
+from fluvial.cli.run.handed_over import hand_over
 from fluvial.cli.run.interrupts import ended_by_interrupt
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
@@ -125,6 +126,8 @@ def run(
         raise typer.BadParameter("--format json is of a run or a dry run: leave out --continuous, --rebuild and --skip")
     if select and pipelines:
         raise typer.BadParameter("--select: leave out the names before it, or give each with --select too")
+    if not (continuous or dry_run) and (status := hand_over(settings)) is not None:
+        raise typer.Exit(status)
     with nullcontext() if continuous or dry_run else ended_by_interrupt():
         selection = _select(settings, select) if select else _selection(settings, pipelines or [])
         skips = _skips(settings, selection, skip or [])

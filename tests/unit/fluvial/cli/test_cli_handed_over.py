@@ -43,9 +43,11 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
         keeper.communicate()
 
 
-def run(cli: Cli, *words: str, cwd: Path | None = None, python: tuple[str, ...] = ()) -> tuple[int, str]:
-    """The exit status of `fluvial run WORDS…` as a process of its own, and what it says on stderr."""
-    command = [sys.executable, *python, "-m", "fluvial", "run", *words]
+def run(
+    cli: Cli, *words: str, cwd: Path | None = None, python: tuple[str, ...] = (), before: tuple[str, ...] = ()
+) -> tuple[int, str]:
+    """The exit status of `fluvial BEFORE… run WORDS…` as a process of its own, and what it says on stderr."""
+    command = [sys.executable, *python, "-m", "fluvial", *before, "run", *words]
     done = subprocess.run(command, cwd=cwd or cli.cwd, env=cli.environment, capture_output=True, text=True, check=False)
     assert done.stdout == ""
     return done.returncode, done.stderr
@@ -76,6 +78,7 @@ def test_a_profile_may_name_the_data_directory(kept: Cli, tmp_path: Path) -> Non
     (tmp_path / "fluvial.toml").write_text(f'[profiles.other]\ndata_dir = "{kept.data_dir}"\n')
     assert "read here" in run(kept, cwd=tmp_path)[1]
     assert "read in the kept process" in run(kept, "--profile", "other", cwd=tmp_path)[1]
+    assert "read in the kept process" in run(kept, cwd=tmp_path, before=("--profile", "other"))[1]
 
 
 def test_words_that_are_wrong_are_told_as_ever(kept: Cli) -> None:
