@@ -164,8 +164,6 @@ def walled(title: str, *, allow_unconfined: bool) -> bool:
 
 async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
     """Ask the process to end by the end of its stdin, and see to it."""
-    if process.returncode is not None:
-        return
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -177,6 +175,9 @@ async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
         # Not for long: one may be waiting for a disk, or hold them in a session of its own.
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
+    finally:
+        # asyncio closes the pipes once all others have, and has no other way to be told.
+        process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _last_line(pipe: asyncio.StreamReader | None) -> str:
