@@ -61,7 +61,7 @@ def served(folder: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("thrift")) as server:
+    with served(tmp_path_factory.mktemp("a thrift server")) as server:
         yield server
 
 

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -47,6 +48,8 @@ _ADDED_TO = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
 }
+# With what is quoted in it, as Spark's launcher takes it.
+_JAVA_OPTION = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*'|["'])+""")
 # One compiler, and no threads for garbage that a short run does not make. Where only the first one compiles, the JVM
 # keeps less room for what it makes than Spark fills; and each time that classes have filled the room it has begun with,
 # it would go through the whole heap, five times in a run.
@@ -233,7 +236,8 @@ def session_conf(settings: "Settings", jars: Sequence[str], archive: ClassArchiv
 
 def _joined(ours: str, users: str, separator: str) -> str:
     """The entries of both, each once."""
-    entries = (entry.strip() for text in (ours, users) for entry in text.split(separator))
+    split = _JAVA_OPTION.findall if separator == " " else partial(str.split, sep=separator)
+    entries = (entry.strip() for text in (ours, users) for entry in split(text))
     return separator.join(dict.fromkeys(filter(None, entries)))
 
 

@@ -95,7 +95,7 @@ def _java() -> Iterator[Path]:
 
 def _conf(asked: dict[str, Any]) -> dict[str, str]:
     scratch, port = asked["scratch"], asked["port"]
-    java = f"{asked['spark_conf'].get(_JAVA_OPTIONS, '')} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}"
+    java = f'{asked["spark_conf"].get(_JAVA_OPTIONS, "")} -Djava.io.tmpdir="{scratch}" -Dderby.system.home="{scratch}"'
     ours = {
         "spark.hadoop.hive.server2.thrift.bind.host": "127.0.0.1",
         "spark.hadoop.hive.server2.thrift.port": str(port),

@@ -53,6 +53,14 @@ def test_what_a_user_has_of_jars_extensions_and_catalogs_adds_to_ours() -> None:
     assert {key: again[key] for key in mine} == {key: local[key] for key in mine}
 
 
+def test_java_options_are_told_apart_as_spark_tells_them() -> None:
+    mine = """-Da="my file"  -Db="your file" -Dc='his "file' -Dd=" -XX:+UseSerialGC " -Da="my file" -De="\\" file" """
+    options = session_conf(Settings(spark_conf={"spark.driver.extraJavaOptions": mine}), [])
+    assert options["spark.driver.extraJavaOptions"].endswith(
+        """ -Da="my file" -Db="your file" -Dc='his "file' -Dd=" -XX:+UseSerialGC " -De="\\" file\""""
+    )
+
+
 YARN = """
 [spark]
 master = "yarn"
