@@ -51,15 +51,21 @@ class Kept(InitProject):
         super().__init__(folder)
         self.declare(TABLES)
         self.set('[spark]\n"spark.driver.memory" = "1g"\n')
-        self.greet("hello ")
+        self.greet("welcome ")
         self.platform.up()
         self.produce()
-        self.server = self.platform.start("serve", "--keep-spark", "--port", "0")
-        self.wait_until_kept()
+        self.platform.run("run")
+        self.serve()
 
     @property
     def note(self) -> Path:
         return self.platform.data_dir / "spark.json"
+
+    def serve(self) -> None:
+        # One that was killed has left its note.
+        self.note.unlink(missing_ok=True)
+        self.server = self.platform.start("serve", "--keep-spark", "--port", "0")
+        self.wait_until_kept()
 
     def wait_until_kept(self) -> None:
         wait_until(lambda: self.note.exists() or self.server.poll() is not None)
@@ -102,6 +108,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 
 
 def test_a_run_uses_the_kept_session_and_the_project_as_it_is_now(kept: Kept) -> None:
+    kept.greet("hello ")
     kept.platform.run("run")
     assert kept.greetings() == ({"hello "}, {kept.jvm()})
 
@@ -165,12 +172,16 @@ def test_a_jvm_that_dies_is_started_again_and_one_whose_server_dies_ends(kept: K
     os.kill(kept.server.pid, signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(jvm))
     assert kept.jvm_of_sql() != jvm
-    kept.server = kept.platform.start("serve", "--keep-spark", "--port", "0")
-    wait_until(lambda: str(kept.server.pid) and kept.note.exists() and kept.jvm_of_sql() == kept.jvm())
+    kept.serve()
+    assert kept.jvm_of_sql() == kept.jvm()
+
+
+def test_a_server_that_is_told_to_stop_leaves_no_note_and_commands_start_spark(kept: Kept) -> None:
     kept.server.send_signal(signal.SIGTERM)
     assert kept.server.wait(timeout=60) == 0
     assert not kept.note.exists()
     kept.platform.run("run")
+    kept.serve()
 
 
 def _workers(jvm: int) -> list[psutil.Process]:
