@@ -21,7 +21,7 @@ QUICK = {
 }
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return when the condition holds; TimeoutError if it does not come to."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody

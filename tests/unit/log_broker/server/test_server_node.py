@@ -82,7 +82,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Open]:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)

@@ -136,7 +136,7 @@ async def running(data_dir: Path, **settings: str) -> AsyncIterator[Wire]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(3000):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)

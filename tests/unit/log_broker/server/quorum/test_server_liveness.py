@@ -68,7 +68,7 @@ async def test_a_connection_that_breaks_and_is_refused_is_an_end(told: list[tupl
     # Whoever listens there again is not gone.
     again = Listener()
     await again.open(port)
-    await eventually(lambda: watching.gone == [])
+    await eventually(lambda: watching.gone == [] and len(again.accepted) == 1)
     watching.stop()
     again.die()
 
