@@ -18,6 +18,7 @@ HALF_OPEN_SECONDS_MAX = 30.0
 HALF_OPEN_BYTES_MAX = 16 * 1024 * 1024
 FLOOD_SHARE, EBB_SHARE = 0.25, 0.1  # of the most: what is a flood, and when it is over
 EBB_SECONDS = 5.0
+_STOPPING = "the broker is stopping"
 
 
 class Pending(Protocol):
@@ -58,6 +59,7 @@ class HalfOpen:
         self._timer: asyncio.TimerHandle | None = None
         self._after_flood = after_flood
         self._is_flooded = False
+        self._is_closed = False
         self._ebb: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -68,7 +70,10 @@ class HalfOpen:
         return self._room_for is not None and self._of_address[host] >= self._room_for(host)
 
     def enter(self, pending: Pending) -> None:
-        """Take one in."""
+        """Take one in; after :meth:`close` it is ended at once: it was accepted before, and is made only now."""
+        if self._is_closed:
+            pending.give_up(_STOPPING)
+            return
         if len(self._all) >= self._most:
             self._end(next(iter(self._all)), f"{self._most} others wait to be let in")
         self._all[pending] = self._loop.time() + self._seconds
@@ -95,7 +100,8 @@ class HalfOpen:
                 self._end(self._bytes.most_common(1)[0][0], "too much was sent before signing in")
 
     def close(self) -> None:
-        """End all of them."""
+        """End all of them, and those that are still accepted."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -103,7 +109,7 @@ class HalfOpen:
         if self._ebb is not None:
             self._ebb.cancel()
         for pending in list(self._all):
-            self._end(pending, "the broker is stopping")
+            self._end(pending, _STOPPING)
 
     def _ebbed(self) -> None:
         self._ebb = None

@@ -57,6 +57,15 @@ async def test_beyond_the_most_the_oldest_goes() -> None:
     assert all(each.reason for each in pending)
 
 
+async def test_one_that_was_accepted_before_the_end_and_is_made_after_it_is_ended() -> None:
+    some = HalfOpen(asyncio.get_running_loop())
+    some.close()
+    late = Pending()
+    some.enter(late)
+    assert late.reason
+    assert len(some) == 0
+
+
 async def _until(holds: Any) -> None:
     while not holds():  # noqa: ASYNC110 - a thread says it
         await asyncio.sleep(0.01)

@@ -104,7 +104,7 @@ async def kill(cluster: NodeCluster, node_id: int) -> Node:
     await node.quorum.stop()
     server = node.listeners.own.server
     assert isinstance(server, asyncio.Server)
-    server.close()
+    await node.machine.unlisten(server)
     for connection in list(node.connections):
         connection.close()
     return node
