@@ -84,6 +84,8 @@ class Door:
                 # One that is still starting hears nothing.
                 await _end(process, _ENDS_WITHIN_S if is_ready else 0)
                 saying.cancel()
+                # asyncio closes the pipes once all others have, and has no other way to be told.
+                process._transport.close()  # type: ignore[attr-defined]
 
     async def _started(self, scratch: str) -> asyncio.subprocess.Process:
         given = {**self.given, "scratch": scratch}
@@ -164,6 +166,8 @@ def walled(title: str, *, allow_unconfined: bool) -> bool:
 
 async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
     """Ask the process to end by the end of its stdin, and see to it."""
+    if process.returncode is not None:
+        return
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -175,9 +179,6 @@ async def _end(process: asyncio.subprocess.Process, within_s: float) -> None:
         # Not for long: one may be waiting for a disk, or hold them in a session of its own.
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
-    finally:
-        # asyncio closes the pipes once all others have, and has no other way to be told.
-        process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _last_line(pipe: asyncio.StreamReader | None) -> str:
