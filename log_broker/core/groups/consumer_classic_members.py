@@ -55,6 +55,9 @@ class ClassicMembers:
                 return self._leave(draft, event, now_ms)
 
     def _join(self, draft: Draft, join: Join, now_ms: int) -> Decision:
+        if not draft.state.subscriptions:
+            # The last member has gone: who joins without an id makes the group classic, as Kafka's coordinator has it.
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
         self._membership.check_seat(draft.state, join.member_id, join.instance_id)
         if join.protocol_type != CONSUMER_PROTOCOL or not _has_common_protocol(draft.state, join):
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

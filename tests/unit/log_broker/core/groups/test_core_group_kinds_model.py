@@ -179,3 +179,13 @@ def test_who_gave_up_after_the_coordinator_began_again_joins_again() -> None:
     group.the_coordinator_restarts()
     group.time_passes(milliseconds=8_003)
     group.teardown()
+
+
+def test_who_gave_up_before_the_last_other_member_left_makes_the_group_classic() -> None:
+    group = MixedGroupModel()
+    group.a_classic_member_joins(static=False)
+    group.a_new_member_joins(static=False)
+    group.time_passes(milliseconds=1_000)
+    group.time_passes(milliseconds=9_000)
+    group.all_new_members_leave()
+    group.teardown()
