@@ -338,6 +338,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "random": (lambda orders: orders.withColumn("r", sql.rand()), "rand gives another value each time"),
     "uuid": (lambda orders: orders.withColumn("r", sql.expr("uuid()")), "uuid gives another value each time"),
     "time": (lambda orders: orders.withColumn("at", sql.current_timestamp()), "depend on when it runs"),
+    "place of a row": (
+        lambda orders: orders.groupBy("customer").agg(sql.max("_metadata.file_size")),
+        "it names where rows lie (_metadata), which changes when files are written together",
+    ),
     "unsorted list": (
         lambda orders: orders.groupBy("customer").agg(sql.collect_list("id")),
         "sort it, as in sort_array(collect_list(…))",
@@ -403,3 +407,68 @@ def test_what_stays_within_the_key_is_accepted(spark: Any, inputs: Settings) -> 
             check_key_locality(by_customer(transform), [orders], transform(orders))
         except DeclarationError as error:
             pytest.fail(f"{name}: {error}")
+
+
+SPENT = by_customer(totals)
+TO_SEVEN = "SELECT CAST(id AS STRING) AS customer, 1D AS amount, 1000 + id AS id FROM range(1, 8)"
+
+
+def operations(spark: Any, settings: Settings, declaration: Pipeline) -> list[str]:
+    log = TableLog(spark, path(settings, declaration.table))
+    return [commit.operation for commit in log.newest_first()]
+
+
+def test_a_small_table_is_replaced_by_costs_and_no_old_file_of_it_is_read(
+    spark: Any, inputs: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    materialize(SPENT, inputs, spark)
+    with monkeypatch.context() as cheap:
+        cheap.setattr(key_plan, "why_full", lambda _work: None)
+        write(spark, inputs, ORDERS, "SELECT '3' AS customer, 0.5D AS amount, 999L AS id")
+        materialize(SPENT, inputs, spark)
+    folder = Path(path(inputs, SPENT.table))
+    assert [*folder.glob("deletion_vector_*")], "a row of the first file is marked as gone"
+
+    write(spark, inputs, ORDERS, TO_SEVEN)
+    change(spark, inputs, ORDERS, "DELETE FROM TABLE WHERE customer = '0'")
+    for lost in (*folder.glob("deletion_vector_*"), *folder.glob("*.parquet")):
+        lost.unlink()
+    done = materialize(SPENT, inputs, spark)
+    refresh = road(spark, inputs, SPENT)
+    assert (refresh.road, done.rows) == ("full", 7)
+    assert "it is cheaper" in str(refresh.reason)
+    assert operations(spark, inputs, SPENT) == ["STREAMING UPDATE", "STREAMING UPDATE", "WRITE"]
+    assert not [*folder.glob("deletion_vector_*")], "nothing is marked in files of which no row is left"
+    assert_is_batch(spark, inputs, SPENT)
+    table = spark.read.format("delta").load(str(folder))
+    least, most = table.agg(sql.min("spent"), sql.max("spent")).first()
+    spent = sorted(row.spent for row in table.collect())
+    assert (least, most) == (spent[0], spent[-1]), "what the file says of its columns"
+    assert table.where(table.spent >= most).count() == spent.count(most)
+
+
+def test_a_table_behind_one_that_was_replaced_by_costs_reads_its_changes(spark: Any, inputs: Settings) -> None:
+    behind = pipeline(name="behind", inputs={SPENT.table: "customer"}, key="customer", version="1")(
+        lambda spent: spent.select("customer", (spent.spent * 2).alias("twice"))
+    )
+    for query in (None, TO_SEVEN):
+        if query is not None:
+            write(spark, inputs, ORDERS, query)
+        materialize(SPENT, inputs, spark)
+        materialize(behind, inputs, spark)
+    assert road(spark, inputs, SPENT).road == "full"
+    assert "it is cheaper" in str(road(spark, inputs, behind).reason)
+    assert_is_batch(spark, inputs, behind)
+
+
+def test_a_checkpoint_of_a_table_is_left_to_what_no_run_waits_for(spark: Any, inputs: Settings) -> None:
+    later: list[Callable[[], None]] = []
+    for number in range(9):
+        write(spark, inputs, ORDERS, f"SELECT '3' AS customer, 0.5D AS amount, {1000 + number}L AS id")
+        materialize(SPENT, inputs, spark, background=later.append)
+        assert len(later) == 1 + number // 8, "every eighth version, from the first on"
+    log = Path(path(inputs, SPENT.table)) / "_delta_log"
+    assert not (log / "_last_checkpoint").exists()
+    for work in later:
+        work()
+    assert [each.name for each in log.glob("*.checkpoint.parquet")] == [f"{8:020d}.checkpoint.parquet"]

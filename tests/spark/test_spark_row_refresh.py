@@ -192,6 +192,34 @@ def test_what_a_transform_fetches_while_it_is_called_is_seen(spark: Any, inputs:
     )  # fmt: skip
 
 
+def test_a_small_table_that_is_made_whole_is_replaced_unless_its_columns_are_others(
+    spark: Any, inputs: Settings
+) -> None:
+    def by_city(version: str, comment: dict[str, str]) -> Pipeline:
+        return pipeline(name="by_city", inputs=[ORDERS, RETURNS], version=version)(
+            lambda orders, returns: (
+                orders.select("city", "amount")
+                .unionAll(returns.select("city", "amount"))
+                .groupBy("city")
+                .agg(sql.sum("amount").alias("amount", metadata=comment))
+            )
+        )
+
+    def operations() -> list[str]:
+        return [each.operation for each in TableLog(spark, path(inputs, "marts.by_city")).newest_first()]
+
+    refreshed(spark, inputs, by_city("1", {}))
+    write(spark, inputs, ORDERS, orders(40, 5))
+    assert refreshed(spark, inputs, by_city("1", {})).road == "full"
+    assert operations() == ["STREAMING UPDATE", "WRITE"]
+    refreshed(spark, inputs, by_city("2", {"comment": "of all orders"}))
+    assert operations() == ["WRITE", "STREAMING UPDATE", "WRITE"]
+    assert spark.read.format("delta").load(path(inputs, "marts.by_city")).schema["amount"].metadata["comment"]
+    write(spark, inputs, ORDERS, orders(45, 5))
+    refreshed(spark, inputs, by_city("2", {"comment": "of all orders"}))
+    assert operations()[:2] == ["STREAMING UPDATE", "WRITE"]
+
+
 def test_where_rows_lie_is_no_part_of_them(spark: Any, inputs: Settings) -> None:
     placed = pipeline(name="placed", inputs=[ORDERS], version="1")(
         lambda rows: rows.select("id", "_metadata.file_name")

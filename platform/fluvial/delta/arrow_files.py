@@ -5,7 +5,7 @@ Writing rows as a data file of a table on this machine: as Spark would, without 
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Delta's own bounds of longer texts are cut off; without bounds a file is read by everyone.
 _TEXT_MAX = 32
+# So many columns have bounds, unless a table says otherwise.
+_COLUMNS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +30,10 @@ class WrittenFile:
     bytes: int
 
 
-def write_file(path: str, rows: "pa.Table", bounded: Sequence[str]) -> WrittenFile:
+def write_file(path: str, rows: "pa.Table") -> WrittenFile:
     """
-    Write rows, in the columns of the table at `path`, which has no partitions. Of the columns `bounded` readers that
-    look for some values are told the least and the greatest.
+    Write rows, in the columns of the table at `path`, which has no partitions. Of the first columns readers that look
+    for some values are told the least and the greatest.
     """
     import pyarrow.parquet as pq
     from pyspark import __version__
@@ -43,7 +45,7 @@ def write_file(path: str, rows: "pa.Table", bounded: Sequence[str]) -> WrittenFi
     pq.write_table(rows, file, compression="snappy")
     size = file.stat().st_size
     stats: dict[str, Any] = {"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
-    for column, least, most, nulls in _bounds(rows, bounded):
+    for column, least, most, nulls in _bounds(rows.select(range(min(rows.num_columns, _COLUMNS_MAX)))):
         stats["minValues"][column], stats["maxValues"][column], stats["nullCount"][column] = least, most, nulls
     action = {
         "path": name,
@@ -56,17 +58,24 @@ def write_file(path: str, rows: "pa.Table", bounded: Sequence[str]) -> WrittenFi
     return WrittenFile(action=json.dumps({"add": action}), rows=rows.num_rows, bytes=size)
 
 
-def _bounds(rows: "pa.Table", columns: Sequence[str]) -> Iterator[tuple[str, Any, Any, int]]:
-    """The least and the greatest value and the number of nulls, of texts and whole numbers."""
+def _bounds(rows: "pa.Table") -> Iterator[tuple[str, Any, Any, int]]:
+    """The least and the greatest value and the number of nulls, of texts, dates and numbers but decimal ones."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for name in columns:
-        column = rows[name]
-        is_text, is_number = pa.types.is_string(column.type), pa.types.is_integer(column.type)
-        if not (is_text or is_number) or column.null_count == len(column):
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        kind = column.type
+        is_text, is_fraction = pa.types.is_string(kind), pa.types.is_floating(kind)
+        is_known = is_text or is_fraction or pa.types.is_integer(kind) or pa.types.is_date32(kind)
+        if not is_known or column.null_count == len(column):
+            continue
+        # NaN is greater than all numbers to Spark, and no bound.
+        if is_fraction and not pc.all(pc.is_finite(column)).as_py():
             continue
         found = pc.min_max(column)
         least, most = found["min"].as_py(), found["max"].as_py()
-        if is_number or max(len(least), len(most)) <= _TEXT_MAX:
-            yield name, least, most, column.null_count
+        if is_text and max(len(least), len(most)) > _TEXT_MAX:
+            continue
+        if pa.types.is_date32(kind):
+            least, most = least.isoformat(), most.isoformat()
+        yield name, least, most, column.null_count

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fluvial.delta.log import TableLog
-from fluvial.delta.row_places import Numbers, opened, rows_at
+from fluvial.delta.row_places import opened, rows_at, rows_there
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT
-from fluvial.delta.rows import marked_rows
 from fluvial.delta.table_here import plain_schema, table_here
 
 if TYPE_CHECKING:
@@ -75,20 +74,10 @@ def _changes(
     path: str, before: Action | None, after: Action | None, schema: "pa.Schema"
 ) -> "Iterator[tuple[bool, pa.Table]]":
     with opened(path, after or before or {}) as file:
-        every = np.arange(file.metadata.num_rows)
-        was, is_there = (_unmarked(path, each, every) for each in (before, after))
+        count, nothing = file.metadata.num_rows, np.empty(0, np.int64)
+        was, is_there = (nothing if each is None else rows_there(path, each, count) for each in (before, after))
         yield False, rows_at(file, np.setdiff1d(was, is_there, assume_unique=True), schema)
         yield True, rows_at(file, np.setdiff1d(is_there, was, assume_unique=True), schema)
-
-
-def _unmarked(path: str, action: Action | None, every: Numbers) -> Numbers:
-    """The numbers of the rows of a file that are in the table by an action."""
-    if action is None:
-        return every[:0]
-    vector = action.get("deletionVector")
-    if not vector:
-        return every
-    return np.setdiff1d(every, np.asarray(marked_rows(path, vector).to_array(), np.int64), assume_unique=True)
 
 
 def _size(before: Action | None, after: Action | None) -> int:

@@ -33,8 +33,8 @@ _TASKS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """
-    Rows of a data file by their numbers, which ascend, with the number of the key of each; `added` is the action that
-    added the file.
+    Rows of a data file by their numbers, which ascend, with the number of the key of each where keys were looked for;
+    `added` is the action that added the file.
     """
 
     added: Mapping[str, Any]
@@ -78,9 +78,39 @@ def find_rows(path: str, snapshot: Snapshot, keys: "pa.Table", schema: "pa.Schem
     return Found(
         rows=read_places(path, places, schema),
         keys=np.concatenate([each.keys for each in places]) if places else np.empty(0, np.int64),
-        places={unquote(each.added["path"]).rpartition("/")[2]: each.numbers for each in places},
+        places={file_name(each.added["path"]): each.numbers for each in places},
         looked_for=keys.num_rows,
     )
+
+
+def all_places(path: str, snapshot: Snapshot) -> list[Places]:
+    """
+    Where the rows of a table lie, whatever their keys. Raises as :func:`find_rows` does.
+    """
+    found = []
+    for each in snapshot.added:
+        with opened(path, each) as file:
+            numbers = rows_there(path, each, file.metadata.num_rows)
+        found.append(Places(added=each, keys=np.empty(0, np.int64), numbers=numbers))
+    return found
+
+
+def rows_there(path: str, added: Mapping[str, Any], rows: int) -> Numbers:
+    """
+    The numbers of those of the `rows` of a data file that are in the table by the action that added it.
+    """
+    every = np.arange(rows)
+    vector = added.get("deletionVector")
+    if not vector:
+        return every
+    return np.setdiff1d(every, np.asarray(marked_rows(path, vector).to_array(), np.int64), assume_unique=True)
+
+
+def file_name(path: str) -> str:
+    """
+    The name of a data file whose path stands in an action.
+    """
+    return unquote(path).rpartition("/")[2]
 
 
 def find_places(path: str, snapshot: Snapshot, keys: "pa.Table") -> list[Places]:

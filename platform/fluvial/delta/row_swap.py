@@ -450,7 +450,14 @@ class _Transaction:
         """Mark rows as gone, all in one file of deletion vectors; the actions that say so."""
         from pyroaring import BitMap64
 
-        if not rows:
+        files: dict[str, Any] = {}
+        for name, add in self._files(rows.keys()).items():
+            # A file of which no row is left is only removed; what is marked in it already need not be read.
+            if add.numPhysicalRecords().contains(len(rows[name])):
+                yield add.remove()
+            else:
+                files[name] = add
+        if not files:
             return
         # Each name that is looked up in the JVM is a question to it, and there may be dozens of files.
         descriptor, some = self.session._jvm.org.apache.spark.sql.delta.actions.DeletionVectorDescriptor, self._some
@@ -459,7 +466,7 @@ class _Transaction:
         identity = self.session._jvm.java.util.UUID.randomUUID()
         writer = vectors.writer(identity)
         try:
-            for name, add in self._files(rows.keys()).items():
+            for name, add in files.items():
                 marked = BitMap64(rows[name].astype("uint64"))
                 before = add.deletionVector()
                 if before is not None:
@@ -468,7 +475,6 @@ class _Transaction:
                 vector = on_disk(identity, "", location.length(), len(marked), some(location.offset()), nothing)
                 vectors.recent.put(vector.uniqueId(), marked, location.length())
                 pair = add.removeRows(vector, True, True)
-                # A file of which no row is left is only removed.
                 if add.numPhysicalRecords().contains(len(marked)):
                     yield add.remove()
                 else:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from fluvial.delta.commit import ATTEMPTS_MAX, KEYED_TABLE, TABLE, append, commit_once
@@ -23,7 +24,7 @@ from fluvial.delta.stamp import Growth, Position, Stamp, read_position
 from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
 from fluvial.kafka import KafkaCluster
 from fluvial.spark.avro import Contract, SchemaSource, decode, read_contract
-from fluvial.spark.connect import parallelism, session_of_its_own
+from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.kafka import Span, TopicBounds, TopicError, read_span, show_position, topic_bounds
 from fluvial.spark.session import know_table
 from fluvial.spark.warehouse import Warehouse
@@ -105,6 +106,9 @@ def materialize(
     with explain_failures(declaration.table, warehouse.path(declaration.table)), ExitStack() as opened:
         if isinstance(declaration, Pipeline):
             result = materialize_pipeline(declaration, warehouse, spark, say)
+            version = None if result.skipped or is_client(spark) else result.version_after
+            if version is not None and is_due(version):
+                background(partial(_write_checkpoint, spark, declaration.table, warehouse.path(declaration.table)))
         elif isinstance(declaration, Publication):
             registry = (
                 schemas if isinstance(schemas, SchemaRegistry) else opened.enter_context(settings.registry.client())
@@ -133,6 +137,15 @@ def materialize(
         if is_table and result.version_after is not None:
             know_table(spark, declaration.table, warehouse.path(declaration.table))
     return replace(result, seconds=time.monotonic() - began)
+
+
+def _write_checkpoint(spark: "SparkSession", table: str, path: str) -> None:
+    try:
+        write_checkpoint(spark, path)
+    except Exception as error:
+        # The commits say all that it would; the next one is tried again.
+        _log.warning("%s: no checkpoint was written: %s", table, explained(error, table) or error)
+        _log.debug("%s: no checkpoint was written", table, exc_info=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,17 +254,9 @@ class _TopicRun:
 
         self.background(show)
 
-    def _write_checkpoint(self) -> None:
-        try:
-            write_checkpoint(self.spark, self.path)
-        except Exception as error:
-            # The commits say all that it would; the next one is tried again.
-            _log.warning("%s: no checkpoint was written: %s", self.table, explained(error, self.table) or error)
-            _log.debug("%s: no checkpoint was written", self.table, exc_info=True)
-
     def _keep_up(self, batch: _Batch, log: TableLog) -> None:
         if is_due(batch.stamp.batch):
-            self.background(self._write_checkpoint)
+            self.background(partial(_write_checkpoint, self.spark, self.table, self.path))
         # Batches add files to a keyed table without rewriting any; those of a history are as large as they came.
         if isinstance(self.declaration, History) or not is_due(batch.stamp.batch):
             return

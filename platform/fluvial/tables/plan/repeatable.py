@@ -17,6 +17,8 @@ _UNORDERED = {
     "AnyValue": "take min or max",
     "NthValue": "give its window an order",
 }
+# The mark of columns that tables have beside their own (Spark's MetadataAttribute).
+_OF_FILES = "__metadata_col"
 _PLAIN = frozenset({"AttributeReference", "Literal"})
 
 Java = Callable[[Any], list[Any]]
@@ -37,6 +39,8 @@ def unrepeatable(java: Java, plan: Any) -> tuple[str, str] | None:
 def _unrepeatable(java: Java, expression: Any, ordered: frozenset[str]) -> tuple[str, str] | None:
     """The same of an expression; the functions `ordered` are repeatable, as something orders their rows."""
     kind = expression.getClass().getSimpleName()
+    if kind == "AttributeReference" and expression.metadata().contains(_OF_FILES):
+        return "it names where rows lie (_metadata), which changes when files are written together", "leave it out"
     if kind in _PLAIN:
         return None
     if kind in _CLOCKS:

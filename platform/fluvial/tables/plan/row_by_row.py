@@ -155,8 +155,6 @@ class _Walk:
             words.extend(str(row.toString()) for row in self._java(plan.data()))
         if kind in {"Range", "Generate"}:
             words.append(str(plan.toString().split("\n")[0]))
-        if any("_metadata" in word for word in words):
-            self._refuse("it names where rows lie (_metadata), which changes when files are written together")
         self.said.append(_ID.sub("#", " ".join(words)))
 
     def _java(self, sequence: Any) -> list[Any]:

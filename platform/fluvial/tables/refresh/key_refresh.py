@@ -20,7 +20,7 @@ from fluvial.delta.errors import OvertakenError
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh
 from fluvial.delta.row_swap import CHANGE, CHANGED_AT, FILE, ROW, WRITTEN, can_swap, located, swap_located, swap_rows
-from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
+from fluvial.delta.upkeep import compact_files, is_due
 from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
@@ -43,7 +43,7 @@ from fluvial.tables.refresh.mart_look import refreshed
 from fluvial.tables.refresh.obstacles import have_vectors
 from fluvial.tables.refresh.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
-from fluvial.tables.refresh.rows_here import RowsHere, TableHere, input_here
+from fluvial.tables.refresh.rows_here import RowsHere, TableHere, input_here, whole_input
 from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 
 if TYPE_CHECKING:
@@ -105,19 +105,25 @@ class KeyRefresh:
             if plan.changed is not None and path is not None:
                 frame = inputs.of_keys(table, self._near(plan, plan.changed, table, at.version, here), plan.changed)
             else:
-                frame = inputs.keyed(table, read_input(self.session, self.warehouse.path(table), at.version))
+                frame = inputs.keyed(table, self._whole(table, at.version, here))
             frames.append(marked(inputs.whole(table, frame), number))
         return frames
 
     def _near(self, plan: Plan, changed: ChangedKeys, table: str, version: int, here: bool) -> "DataFrame":
         """The rows of an input among which those of the keys that changed are: what of it is easily left out is."""
         where, path = self.warehouse.path(table), self.declaration.paths[table] or ()
-        if here and plan.work is not None and not self._may_have_own_values(plan):
+        here = here and not self._may_have_own_values(plan)
+        if here and plan.work is not None:
             rows = input_here(self.session, where, version, steps=path, changed=changed, share=plan.work.share)
             if rows is not None:
                 return rows
-        rows = read_input(self.session, where, version)
+        rows = self._whole(table, version, here)
         return changed.within(rows, plan.pruned[table].files, path) if table in plan.pruned else rows
+
+    def _whole(self, table: str, version: int, here: bool) -> "DataFrame":
+        """All rows of an input; with `here`, those of a small one are read already."""
+        read = whole_input if here else read_input
+        return read(self.session, self.warehouse.path(table), version)
 
     def _check(self, frames: "list[DataFrame]", answer: "DataFrame") -> None:
         """Raise DeclarationError for an answer that cannot be computed key by key."""
@@ -144,10 +150,7 @@ class KeyRefresh:
             parts, plan = None, replace(plan, since=None, reason=str(error))
         if carried is not None:
             return carried.commit
-        # By keys, it was looked at when the same code made the table of the same columns.
-        answer = (
-            self.answer(plan) if plan.changed is None else transformed(self.declaration, self._frames(plan, here=True))
-        )
+        answer = self._answer_here(plan)
         if plan.road != "full" and not can_swap(self.session, self.path, answer):
             # Of one that was made before it had a key, or whose inputs got columns.
             whole = Plan(wanted=plan.wanted, before=plan.before, changed=None, reason="rows of the table's columns "
@@ -161,6 +164,13 @@ class KeyRefresh:
         except (CostlyError, UnreadableChangesError) as error:
             plan = replace(plan, since=None, reason=str(error))
         return self._write_whole(answer, plan, began_ms)
+
+    def _answer_here(self, plan: Plan) -> "DataFrame":
+        """The same as :meth:`answer`; of few rows, which may be read already, where it was looked at before."""
+        if plan.road == "parts" or plan.work is None:
+            return self.answer(plan)
+        # It was looked at when the same code made the table of the same columns.
+        return transformed(self.declaration, self._frames(plan, here=True))
 
     def _parts(self, plan: Plan) -> PartRefresh | None:
         """The refresh from the rows that changed, where it is so planned."""
@@ -178,17 +188,20 @@ class KeyRefresh:
         )
 
     def _write_whole(self, answer: "DataFrame", plan: Plan, began_ms: int) -> Commit | None:
-        before = plan.before
+        before, refresh = plan.before, Refresh(road="full", reason=plan.reason, began_ms=began_ms, costs=plan.costs)
         if before is not None:
             before = have_vectors(self.session, self.log, before)
-        stamp = replace(
-            plan.wanted,
-            batch=0 if before is None else before + 1,
-            refresh=Refresh(road="full", reason=plan.reason, began_ms=began_ms, costs=plan.costs),
-        )
+        own = None if before is None else self._own(before)
+        if own is not None and own.takes(answer):
+            stamp, rows = replace(plan.wanted, batch=own.version + 1, refresh=refresh), own.replaced_by(answer)
+            return commit_once(self.log, stamp, above=before, write=lambda: own.put(rows, stamp))
+        stamp = replace(plan.wanted, batch=0 if before is None else before + 1, refresh=refresh)
         return commit_once(
             self.log, stamp, above=before, write=lambda: replace_table(answer, self.path, stamp, KEYED_TABLE)
         )
+
+    def _own(self, version: int) -> TableHere:
+        return TableHere(session=self.session, path=self.path, version=version, key=self.declaration.key)
 
     def own_values(self, answer: "DataFrame", plan: Plan) -> Mapping[str, Kind] | None:
         """
@@ -248,7 +261,7 @@ class KeyRefresh:
     def _swap(self, answer: "DataFrame", plan: Plan, changed: ChangedKeys, began_ms: int) -> Commit | None:
         assert plan.before is not None, "rows are replaced in a table that is there"
         version, stamp = plan.before, self._stamp(plan, changed, began_ms)
-        own = TableHere(session=self.session, path=self.path, version=version, key=self.declaration.key)
+        own = self._own(version)
         here = self._from_own_rows(answer, plan, own)
         if here is not None:
             return commit_once(self.log, stamp, above=version, write=lambda: own.put(here, stamp))
@@ -328,7 +341,6 @@ def refresh_by_keys(
                 say(f"{declaration.table}: another run was first; planning again")
                 continue
             if is_due(commit.version) and not is_client(session):
-                write_checkpoint(session, refresh.path)
                 compact_files(session, refresh.path, by=declaration.key)
             return refreshed(declaration, plan.wanted, plan.before, commit)
     raise OvertakenError(declaration.table, ATTEMPTS_MAX)

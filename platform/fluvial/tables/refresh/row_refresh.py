@@ -17,7 +17,7 @@ from fluvial.delta.errors import OvertakenError
 from fluvial.delta.log import Commit, TableLog
 from fluvial.delta.mart_stamp import MartStamp, Refresh
 from fluvial.delta.row_swap import FILE, ROW, WRITTEN, located, swap_persisted, swap_rows
-from fluvial.delta.upkeep import compact_files, is_due, write_checkpoint
+from fluvial.delta.upkeep import compact_files, is_due
 from fluvial.spark.connect import is_client, parallelism, session_of_its_own
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables.declare.declarations import Pipeline
@@ -27,6 +27,7 @@ from fluvial.tables.refresh.comparison import comparable
 from fluvial.tables.refresh.mart_look import refreshed
 from fluvial.tables.refresh.obstacles import have_vectors
 from fluvial.tables.refresh.row_plan import RowPlan, RowPlanner
+from fluvial.tables.refresh.rows_here import TableHere
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,8 +59,11 @@ class RowRefresh:
         """
         Decide how (:class:`~fluvial.tables.refresh.row_plan.RowPlanner`).
         """
-        planner = RowPlanner(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
-        return planner.plan(rebuild=rebuild)
+        return self._planner.plan(rebuild=rebuild)
+
+    @property
+    def _planner(self) -> RowPlanner:
+        return RowPlanner(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
 
     def carry_out(self, plan: RowPlan, began_ms: int) -> Commit | None:
         """
@@ -80,6 +84,12 @@ class RowRefresh:
             refresh=Refresh(road="full", reason=plan.reason, began_ms=began_ms, costs=plan.costs),
         )
         log = self.log
+        own = (
+            None if plan.before is None else TableHere(session=self.session, path=log.path, version=plan.before, key=())
+        )
+        if own is not None and own.takes(plan.answer):
+            rows = own.replaced_by(self._planner.answer_here(plan))
+            return commit_once(log, stamp, above=plan.before, write=lambda: own.put(rows, stamp))
         return commit_once(
             log, stamp, above=plan.before, write=lambda: replace_table(plan.answer, log.path, stamp, TABLE)
         )
@@ -194,7 +204,6 @@ def refresh_by_rows(
             stamp = MartStamp.of(commit)
             is_whole = stamp is None or stamp.refresh is None or stamp.refresh.road == "full"
             if not is_whole and is_due(commit.version) and not is_client(session):
-                write_checkpoint(session, refresh.log.path)
                 compact_files(session, refresh.log.path)
             return refreshed(declaration, plan.wanted, plan.before, commit)
     raise OvertakenError(declaration.table, ATTEMPTS_MAX)

@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fluvial.delta.arrow_files import write_file
 from fluvial.delta.mart_stamp import MartStamp
-from fluvial.delta.row_places import find_places, find_rows, read_places
-from fluvial.delta.row_swap import swap_files
+from fluvial.delta.row_places import all_places, file_name, find_places, find_rows, read_places
+from fluvial.delta.row_swap import swap_files, takes_swaps
 from fluvial.delta.snapshot import Snapshot
 from fluvial.delta.table_here import plain_schema, table_here
 from fluvial.tables.plan.changed_keys import ChangedKeys, key_columns
 from fluvial.tables.plan.part_merge import UnmergedError
+from fluvial.tables.refresh.pipeline_inputs import read_input
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 BYTES_HERE_MAX = 128 << 20
 """So many bytes of a table's files hold the rows that are made again here."""
@@ -27,6 +31,8 @@ FEW_ROWS_MAX = 50_000
 """So many rows of an input are read here, and so many of the table written."""
 FEW_BYTES_MAX = 16 << 20
 """So many bytes of a table's files hold these."""
+ROWS_A_TASK = 20_000
+"""So many rows are a task, and nothing that is made of them is exchanged between tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,28 @@ class TableHere:
             return None
         return plain_schema(snapshot)
 
+    def takes(self, answer: "DataFrame") -> bool:
+        """
+        Whether :meth:`replaced_by` may be used: the table is small, and has the very columns of `answer`.
+        """
+        if self._snapshot is None or self.columns_of_few(1.0) is None:
+            return False
+        is_known = takes_swaps(self.session, self.path, only_came=True)
+        return is_known and _fields(_struct(self._snapshot)) == _fields(answer.schema)
+
+    def replaced_by(self, answer: "DataFrame") -> RowsHere:
+        """
+        The rows of `answer` in the place of all that the table has: no file of it is read.
+        """
+        columns = self.columns_of_few(1.0)
+        assert columns is not None, "the table takes it"
+        assert self._snapshot is not None, "the table takes it"
+        counts = {each["path"]: json.loads(each["stats"])["numRecords"] for each in self._snapshot.added}
+        return RowsHere(
+            rows=answer.toArrow().select(columns.names).cast(columns),
+            places={file_name(path): np.arange(count) for path, count in counts.items()},
+        )
+
     def places(self, changed: ChangedKeys) -> Mapping[str, Any] | None:
         """
         Where the table's rows of these keys lie, by file; None where that is for Spark to find.
@@ -103,7 +131,7 @@ class TableHere:
         """
         Put the rows in the place of the old ones in one commit. Raises as :func:`~fluvial.delta.row_swap.swap_files`.
         """
-        files = [write_file(self.path, here.rows, self.key)] if here.rows.num_rows else []
+        files = [write_file(self.path, here.rows)] if here.rows.num_rows else []
         swap_files(self.session, self.path, files, here.places, version=self.version, stamp=stamp)
 
 
@@ -115,8 +143,6 @@ def input_here(
     whose columns among the `steps` that lead to the key have the values of such a key. About a `share` of the rows is
     expected. None where that is for Spark to read.
     """
-    from pyspark.sql.types import StructType
-
     snapshot = None if changed.here is None else table_here(path, version)
     if snapshot is None or changed.here is None or not _are_few(snapshot, share):
         return None
@@ -129,9 +155,35 @@ def input_here(
     places = find_places(path, snapshot, keys.group_by(keys.column_names).aggregate([]))
     if sum(len(each.numbers) for each in places) > FEW_ROWS_MAX:
         return None
-    return session.createDataFrame(
-        read_places(path, places, schema), schema=StructType.fromJson(json.loads(snapshot.schema))
-    )
+    return _frame(session, snapshot, read_places(path, places, schema))
+
+
+def whole_input(session: "SparkSession", path: str, version: int) -> "DataFrame":
+    """
+    All rows of an input at `path`; of a small one as a frame of what this process has read.
+    """
+    snapshot = table_here(path, version)
+    schema = None if snapshot is None or not _are_few(snapshot, 1.0) else plain_schema(snapshot)
+    if snapshot is None or schema is None:
+        return read_input(session, path, version)
+    return _frame(session, snapshot, read_places(path, all_places(path, snapshot), schema))
+
+
+def _frame(session: "SparkSession", snapshot: Snapshot, rows: "pa.Table") -> "DataFrame":
+    """Rows of a table as a frame of as few parts as are worth a task."""
+    frame = session.createDataFrame(rows, schema=_struct(snapshot))
+    return frame.coalesce(1) if rows.num_rows <= ROWS_A_TASK else frame
+
+
+def _struct(snapshot: Snapshot) -> "StructType":
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(snapshot.schema))
+
+
+def _fields(schema: "StructType") -> Mapping[str, Any]:
+    """Type and metadata, such as a comment, by column."""
+    return {each.name: (each.dataType, each.metadata) for each in schema.fields}
 
 
 def _are_few(snapshot: Snapshot, share: float) -> bool:
