@@ -20,7 +20,7 @@ from fluvial.tables.inspect.explain import as_lines, explain
 from fluvial.tables.inspect.verify import verify
 from fluvial.tables.plan import refresh_cost
 from fluvial.tables.plan.key_locality import check_key_locality, marked
-from fluvial.tables.refresh import key_plan, key_refresh, obstacles
+from fluvial.tables.refresh import key_plan, key_refresh, obstacles, rows_here
 
 pytestmark = pytest.mark.spark
 
@@ -459,6 +459,23 @@ def test_a_table_behind_one_that_was_replaced_by_costs_reads_its_changes(spark: 
     assert road(spark, inputs, SPENT).road == "full"
     assert "it is cheaper" in str(road(spark, inputs, behind).reason)
     assert_is_batch(spark, inputs, behind)
+
+
+def test_a_small_input_beside_a_large_one_is_read_by_spark_whatever_the_costs(
+    spark: Any, inputs: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_in = pipeline(name="spent_in", inputs={ORDERS: "customer", CITIES: None}, key="customer", version="1")(
+        lambda orders, cities: totals(orders).join(cities, sql.expr("concat('c', customer) = city"), "left")
+    )
+    materialize(spent_in, inputs, spark)
+    write(spark, inputs, ORDERS, TO_SEVEN)
+    with monkeypatch.context() as smaller:
+        # Fifty orders are many. Spark sends what it knows to be small to the tasks of a join.
+        smaller.setattr(rows_here, "FEW_ROWS_MAX", 20)
+        smaller.setattr(key_refresh, "whole_input", lambda *_: pytest.fail("it is read here"))
+        materialize(spent_in, inputs, spark)
+    assert road(spark, inputs, spent_in).road == "full"
+    assert_is_batch(spark, inputs, spent_in)
 
 
 def test_a_checkpoint_of_a_table_is_left_to_what_no_run_waits_for(spark: Any, inputs: Settings) -> None:

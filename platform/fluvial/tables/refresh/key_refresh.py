@@ -43,7 +43,7 @@ from fluvial.tables.refresh.mart_look import refreshed
 from fluvial.tables.refresh.obstacles import have_vectors
 from fluvial.tables.refresh.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
-from fluvial.tables.refresh.rows_here import RowsHere, TableHere, input_here, whole_input
+from fluvial.tables.refresh.rows_here import RowsHere, TableHere, are_small, input_here, whole_input
 from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 
 if TYPE_CHECKING:
@@ -99,31 +99,30 @@ class KeyRefresh:
     def _frames(self, plan: Plan, *, here: bool) -> "list[DataFrame]":
         """What the transform is called with; with `here`, few rows may be read already."""
         frames = []
-        inputs = self._inputs(plan)
-        for number, (table, at) in enumerate(plan.wanted.inputs.items()):
-            path = self.declaration.paths[table]
-            if plan.changed is not None and path is not None:
-                frame = inputs.of_keys(table, self._near(plan, plan.changed, table, at.version, here), plan.changed)
+        inputs, wanted = self._inputs(plan), plan.wanted.inputs.items()
+        here = here and not self._may_have_own_values(plan)
+        is_small = here and are_small((self.warehouse.path(table), at.version) for table, at in wanted)
+        read = whole_input if is_small else read_input
+        for number, (table, at) in enumerate(wanted):
+            path, where = self.declaration.paths[table], self.warehouse.path(table)
+            if plan.changed is None or path is None:
+                frame = inputs.keyed(table, read(self.session, where, at.version))
             else:
-                frame = inputs.keyed(table, self._whole(table, at.version, here))
+                near = self._near_here(plan, plan.changed, table, at.version) if here else None
+                if near is None:
+                    near = read(self.session, where, at.version)
+                    if table in plan.pruned:
+                        near = plan.changed.within(near, plan.pruned[table].files, path)
+                frame = inputs.of_keys(table, near, plan.changed)
             frames.append(marked(inputs.whole(table, frame), number))
         return frames
 
-    def _near(self, plan: Plan, changed: ChangedKeys, table: str, version: int, here: bool) -> "DataFrame":
-        """The rows of an input among which those of the keys that changed are: what of it is easily left out is."""
+    def _near_here(self, plan: Plan, changed: ChangedKeys, table: str, version: int) -> "DataFrame | None":
+        """Few rows of an input among which those of the keys that changed are, as this process has read them."""
+        if plan.work is None:
+            return None
         where, path = self.warehouse.path(table), self.declaration.paths[table] or ()
-        here = here and not self._may_have_own_values(plan)
-        if here and plan.work is not None:
-            rows = input_here(self.session, where, version, steps=path, changed=changed, share=plan.work.share)
-            if rows is not None:
-                return rows
-        rows = self._whole(table, version, here)
-        return changed.within(rows, plan.pruned[table].files, path) if table in plan.pruned else rows
-
-    def _whole(self, table: str, version: int, here: bool) -> "DataFrame":
-        """All rows of an input; with `here`, those of a small one are read already."""
-        read = whole_input if here else read_input
-        return read(self.session, self.warehouse.path(table), version)
+        return input_here(self.session, where, version, steps=path, changed=changed, share=plan.work.share)
 
     def _check(self, frames: "list[DataFrame]", answer: "DataFrame") -> None:
         """Raise DeclarationError for an answer that cannot be computed key by key."""

@@ -3,7 +3,7 @@ Rows of a table that are made again in this process, without a job of Spark's, a
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -162,11 +162,27 @@ def whole_input(session: "SparkSession", path: str, version: int) -> "DataFrame"
     """
     All rows of an input at `path`; of a small one as a frame of what this process has read.
     """
-    snapshot = table_here(path, version)
-    schema = None if snapshot is None or not _are_few(snapshot, 1.0) else plain_schema(snapshot)
-    if snapshot is None or schema is None:
+    small = _small(path, version)
+    if small is None:
         return read_input(session, path, version)
-    return _frame(session, snapshot, read_places(path, all_places(path, snapshot), schema))
+    return _frame(session, small[0], read_places(path, all_places(path, small[0]), small[1]))
+
+
+def are_small(inputs: Iterable[tuple[str, int]]) -> bool:
+    """
+    Whether all inputs, by path and version, are small ones. Of the frame of one (:func:`whole_input`) Spark does not
+    know the size: it would not send it to the tasks of a large one to join it there.
+    """
+    return all(_small(*each) is not None for each in inputs)
+
+
+def _small(path: str, version: int) -> "tuple[Snapshot, pa.Schema] | None":
+    """What there is to read of an input, and its columns; None where it is not small, or for Spark to read."""
+    snapshot = table_here(path, version)
+    if snapshot is None or not _are_few(snapshot, 1.0):
+        return None
+    schema = plain_schema(snapshot)
+    return None if schema is None else (snapshot, schema)
 
 
 def _frame(session: "SparkSession", snapshot: Snapshot, rows: "pa.Table") -> "DataFrame":
