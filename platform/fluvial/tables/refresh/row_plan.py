@@ -20,7 +20,6 @@ from fluvial.tables.plan.refresh_cost import RowWork, why_full_of_rows
 from fluvial.tables.plan.row_by_row import RowByRow, look_row_by_row
 from fluvial.tables.refresh.mart_look import MartLook
 from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
-from fluvial.tables.refresh.rows_here import are_small, whole_input
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,20 +94,6 @@ class RowPlanner:
         """
         answer = self._answer({})
         return {table: self._look(answer, (number,)).refusal for number, table in enumerate(self.declaration.inputs)}
-
-    def answer_here(self, plan: RowPlan) -> "DataFrame":
-        """
-        The same as the answer of a plan; where all inputs are small, of rows that are read already.
-        """
-        inputs = [(self.warehouse.path(table), at.version) for table, at in plan.wanted.inputs.items()]
-        if not are_small(inputs):
-            return plan.answer
-        frames = [marked(whole_input(self.session, *each), number) for number, each in enumerate(inputs)]
-        try:
-            return transformed(self.declaration, frames)
-        except DeclarationError:
-            # It fits the tables, and not their rows: it may name the files that hold these.
-            return plan.answer
 
     @cached_property
     def _mart(self) -> MartLook:

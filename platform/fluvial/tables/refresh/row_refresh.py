@@ -59,11 +59,8 @@ class RowRefresh:
         """
         Decide how (:class:`~fluvial.tables.refresh.row_plan.RowPlanner`).
         """
-        return self._planner.plan(rebuild=rebuild)
-
-    @property
-    def _planner(self) -> RowPlanner:
-        return RowPlanner(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
+        planner = RowPlanner(declaration=self.declaration, warehouse=self.warehouse, session=self.session)
+        return planner.plan(rebuild=rebuild)
 
     def carry_out(self, plan: RowPlan, began_ms: int) -> Commit | None:
         """
@@ -88,7 +85,7 @@ class RowRefresh:
             None if plan.before is None else TableHere(session=self.session, path=log.path, version=plan.before, key=())
         )
         if own is not None and own.takes(plan.answer):
-            rows = own.replaced_by(self._planner.answer_here(plan))
+            rows = own.replaced_by(plan.answer)
             return commit_once(log, stamp, above=plan.before, write=lambda: own.put(rows, stamp))
         return commit_once(
             log, stamp, above=plan.before, write=lambda: replace_table(plan.answer, log.path, stamp, TABLE)
