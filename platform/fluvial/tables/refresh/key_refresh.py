@@ -43,7 +43,7 @@ from fluvial.tables.refresh.mart_look import refreshed
 from fluvial.tables.refresh.obstacles import have_vectors
 from fluvial.tables.refresh.part_refresh import KEYS_A_FILE, CostlyError, PartRefresh
 from fluvial.tables.refresh.pipeline_inputs import read_input, transformed
-from fluvial.tables.refresh.rows_here import RowsHere, TableHere, are_small, input_here, whole_input
+from fluvial.tables.refresh.rows_here import RowsHere, TableHere, input_here, small_inputs, whole_input
 from fluvial.tables.refresh.windowed_inputs import WindowedInputs
 
 if TYPE_CHECKING:
@@ -101,16 +101,21 @@ class KeyRefresh:
         frames = []
         inputs, wanted = self._inputs(plan), plan.wanted.inputs.items()
         here = here and not self._may_have_own_values(plan)
-        is_small = here and are_small((self.warehouse.path(table), at.version) for table, at in wanted)
-        read = whole_input if is_small else read_input
+        small = small_inputs((self.warehouse.path(table), at.version) for table, at in wanted) if here else {}
+
+        def read(where: str, version: int) -> "DataFrame":
+            return (
+                whole_input(self.session, where, *small[where]) if small else read_input(self.session, where, version)
+            )
+
         for number, (table, at) in enumerate(wanted):
             path, where = self.declaration.paths[table], self.warehouse.path(table)
             if plan.changed is None or path is None:
-                frame = inputs.keyed(table, read(self.session, where, at.version))
+                frame = inputs.keyed(table, read(where, at.version))
             else:
                 near = self._near_here(plan, plan.changed, table, at.version) if here else None
                 if near is None:
-                    near = read(self.session, where, at.version)
+                    near = read(where, at.version)
                     if table in plan.pruned:
                         near = plan.changed.within(near, plan.pruned[table].files, path)
                 frame = inputs.of_keys(table, near, plan.changed)

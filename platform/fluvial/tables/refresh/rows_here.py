@@ -18,7 +18,6 @@ from fluvial.delta.snapshot import Snapshot
 from fluvial.delta.table_here import plain_schema, table_here
 from fluvial.tables.plan.changed_keys import ChangedKeys, key_columns
 from fluvial.tables.plan.part_merge import UnmergedError
-from fluvial.tables.refresh.pipeline_inputs import read_input
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,31 +157,27 @@ def input_here(
     return _frame(session, snapshot, read_places(path, places, schema))
 
 
-def whole_input(session: "SparkSession", path: str, version: int) -> "DataFrame":
+def small_inputs(inputs: Iterable[tuple[str, int]]) -> "dict[str, tuple[Snapshot, pa.Schema]]":
     """
-    All rows of an input at `path`; of a small one as a frame of what this process has read.
+    What there is to read of inputs, and their columns, by path: where all of them, by path and version, are small, else
+    of none. Of a frame of rows that are read here (:func:`whole_input`) Spark does not know the size: it would not send
+    it to the tasks of a large input to join it there.
     """
-    small = _small(path, version)
-    if small is None:
-        return read_input(session, path, version)
-    return _frame(session, small[0], read_places(path, all_places(path, small[0]), small[1]))
+    found = {}
+    for path, version in inputs:
+        snapshot = table_here(path, version)
+        schema = None if snapshot is None or not _are_few(snapshot, 1.0) else plain_schema(snapshot)
+        if snapshot is None or schema is None:
+            return {}
+        found[path] = snapshot, schema
+    return found
 
 
-def are_small(inputs: Iterable[tuple[str, int]]) -> bool:
+def whole_input(session: "SparkSession", path: str, snapshot: Snapshot, schema: "pa.Schema") -> "DataFrame":
     """
-    Whether all inputs, by path and version, are small ones. Of the frame of one (:func:`whole_input`) Spark does not
-    know the size: it would not send it to the tasks of a large one to join it there.
+    All rows of an input at `path`, as a frame of what this process has read.
     """
-    return all(_small(*each) is not None for each in inputs)
-
-
-def _small(path: str, version: int) -> "tuple[Snapshot, pa.Schema] | None":
-    """What there is to read of an input, and its columns; None where it is not small, or for Spark to read."""
-    snapshot = table_here(path, version)
-    if snapshot is None or not _are_few(snapshot, 1.0):
-        return None
-    schema = plain_schema(snapshot)
-    return None if schema is None else (snapshot, schema)
+    return _frame(session, snapshot, read_places(path, all_places(path, snapshot), schema))
 
 
 def _frame(session: "SparkSession", snapshot: Snapshot, rows: "pa.Table") -> "DataFrame":
