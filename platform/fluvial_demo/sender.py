@@ -66,6 +66,8 @@ class Sender:
         with suppress(KafkaException):
             self._producer.purge()
         self._producer.flush(POLL_S)
+        # It and this sender hold each other, by the callbacks: its threads and connections would outlast both.
+        del self._producer
 
     def send(self, topic: str, chunks: Iterable[Sequence[Outgoing]], on_sent: Callable[[int], None]) -> None:
         """

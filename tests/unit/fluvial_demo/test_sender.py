@@ -1,7 +1,11 @@
 """The sender's patience with a cluster that takes nothing."""
 
+import gc
 import socket
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +37,26 @@ def test_nothing_to_send_needs_no_cluster(silent_server: str) -> None:
     sender.send("flights", [], heard.append)
     sender.close()
     assert heard in ([], [0])
+
+
+def running_clients() -> int:
+    """How many librdkafka clients this process has: each has one thread of this name."""
+    found = 0
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended since
+            found += (thread / "comm").read_text().startswith("rdk:main")
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
+def test_a_closed_sender_leaves_no_client(silent_server: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = running_clients()
+        sender = Sender(KafkaCluster(silent_server))
+        assert running_clients() == before + 1
+        sender.close()
+        assert running_clients() == before
+    finally:
+        gc.enable()
