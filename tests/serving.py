@@ -90,10 +90,12 @@ def serving_beside(
         try:
             assert process.stdout is not None
             found: dict[str, str] = {}
+            said = ""
             told = re.compile(rf"({'|'.join(schemes)}|http)://[\w.]+:\d+")
             while len(found) <= len(schemes):
                 line = process.stdout.readline()
-                assert line, found
+                said += line
+                assert line, said
                 found |= {each[1]: each[0] for each in told.finditer(line)}
             yield process, found
         finally:

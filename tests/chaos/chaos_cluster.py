@@ -6,6 +6,7 @@ ours, or Apache Kafka's.
 """
 
 import hashlib
+import random
 import shutil
 import socket
 import time
@@ -323,12 +324,12 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free on both addresses, and stay so as far as the system hands out others first."""
+    """Ports that are free on both addresses, below those that the system gives to outgoing connections."""
     found: list[int] = []
     probes: list[socket.socket] = []
     while len(found) < count:
         with suppress(OSError):
-            first = socket.create_server((BEHIND_PROXY, 0))
+            first = socket.create_server((BEHIND_PROXY, random.randrange(15_000, 32_000)))
             probes.append(first)
             port = first.getsockname()[1]
             probes.append(socket.create_server((PROXY, port)))

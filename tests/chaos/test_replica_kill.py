@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.free_ports import free_ports
 
 TOPIC = "t"
 NODES = (1, 2, 3)
@@ -27,9 +28,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        with contextlib.ExitStack() as stack:
-            probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in NODES]
-            self._ports = {node: probe.getsockname()[1] for node, probe in zip(NODES, probes, strict=True)}
+        self._ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 

@@ -5,7 +5,9 @@ import io
 import json
 import re
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,6 +113,21 @@ def test_its_jvm_listens_on_this_machine_alone_and_ends_with_the_server(tmp_path
         assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} == {"127.0.0.1"}
         server.process.send_signal(signal.SIGKILL)
         jvm.wait(60)
+
+
+def test_a_port_that_is_taken_while_it_starts_is_said_in_a_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = {
+            "port": port, "warehouse": str(tmp_path), "scratch": str(tmp_path), "confined": False,
+            "spark_master": "local[1]", "spark_conf": {"spark.driver.memory": "1g"},
+        }  # fmt: skip
+        command = [sys.executable, "-P", "-m", "fluvial.serve.doors.thrift_worker", json.dumps(given)]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"127.0.0.1:{port}: Address already in use")
 
 
 def files_of(folder: Path) -> dict[str, int]:

@@ -3,7 +3,6 @@
 import resource
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from fluvial.cluster.picture import Picture, picture_of
 from fluvial.cluster.wire import ClusterLink
 from fluvial.errors import FluvialError
+from fluvial.free_ports import free_ports
 from fluvial.kafka import KafkaCluster
 from fluvial.local.child import Child
 from fluvial.local.start import Layout, start, terminate
@@ -23,8 +23,6 @@ from fluvial.rehearsal.plan import Shape
 _OF_BROKERS = ("broker.session.timeout.ms", "replica.lag.time.max.ms")
 _HEAL_SECONDS = 180.0
 _POLL_SECONDS = 0.1
-# Below the range from which connections get theirs.
-_PORTS = range(20_000, 32_000, 16)
 # A limit on the size of files: with it, each write beyond its first byte fails.
 _NO_SPACE = 1
 
@@ -145,29 +143,13 @@ def copy_of(brokers: int, settings: Mapping[str, str]) -> Iterator[ClusterCopy]:
         (folder / SECURITY).mkdir(mode=0o700)
         lines = [f"{name}={settings[name]}\n" for name in _OF_BROKERS if name in settings]
         (folder / SECURITY / "server.properties").write_text("".join(lines))
-        port = _free_ports(2 * brokers)
+        try:
+            port = free_ports("127.0.0.1", 2 * brokers)
+        except OSError as error:
+            raise RehearsalError(str(error.strerror)) from error
         running = start(folder, Layout(brokers=brokers, port=port, registry_port=port + brokers))
         copy = ClusterCopy(folder, running.platform, running.started)
         try:
             yield copy
         finally:
             copy.end()
-
-
-def _free_ports(count: int) -> int:
-    """The first of so many ports beside each other that nobody listens on now."""
-    import random
-
-    for first in random.sample(_PORTS, len(_PORTS)):
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-    raise RehearsalError(f"no {count} ports beside each other are free between {_PORTS.start} and {_PORTS.stop}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as trial:
-        try:
-            trial.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

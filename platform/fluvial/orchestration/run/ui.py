@@ -1,14 +1,14 @@
 """The command that shows the project on Dagster's own web page."""
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fluvial.config import Settings, environment_of
-from fluvial.http_exposure import Exposure, family_of
+from fluvial.free_ports import free_ports
+from fluvial.http_exposure import Exposure
 from fluvial.orchestration.run.code_location import definitions_module
 from fluvial.orchestration.run.instance import close_dead_runs, home_of, open_instance
 
@@ -42,7 +42,7 @@ def ui_command(settings: Settings, *, port: int | None = None, exposure: Exposur
     home = home_of(settings.data_dir)
     with open_instance(home) as instance:
         close_dead_runs(instance, home)
-    served_on = port or _free_port(exposure.host)
+    served_on = port or free_ports(exposure.host)
     return Command(
         argv=(
             sys.executable,
@@ -69,9 +69,3 @@ def _environment(settings: Settings, home: Path) -> dict[str, str]:
         # The working directory is where Python finds the project's modules.
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")])),
     }
-
-
-def _free_port(host: str) -> int:
-    with socket.socket(family_of(host)) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -17,6 +17,7 @@ from typing import Any
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
 from fluvial.extras import needed
+from fluvial.free_ports import free_ports
 from fluvial.http_server import listen
 from fluvial.query import jail
 from fluvial.spark.connect import is_local
@@ -126,10 +127,12 @@ def free_port(option: str, port: int) -> int:
     The port that an option names, or a free one for 0. Raises :class:`DoorError` where it is taken.
     """
     try:
-        with listen(HOST, port) as trial:
-            return int(trial.getsockname()[1])
+        if not port:
+            return free_ports(HOST)
+        listen(HOST, port).close()
     except OSError as error:
         raise DoorError(f"{HOST}:{port}: {error.strerror or error}; choose another {option}") from error
+    return port
 
 
 def demand_local_spark(settings: Settings, option: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from fluvial.config import Settings
 from fluvial.errors import FluvialError
-from fluvial.serve.doors.door import DoorError
+from fluvial.serve.doors.door import HOST, DoorError
 from fluvial.serve.doors.process import given, say_ready, wall_in
 from fluvial.spark.cache import cache_folder
 from fluvial.spark.java import require_java
@@ -41,7 +41,7 @@ def main() -> None:
     walls = wall_in(asked, [Path(asked["warehouse"]), *_java()], None)
     settings = Settings(warehouse=asked["warehouse"], spark_master=asked["spark_master"], spark_conf=_conf(asked))
     try:
-        spark, server = _started(settings, Path(asked["scratch"]))
+        spark, server = _started(settings, Path(asked["scratch"]), asked["port"])
         _wait_for(asked["port"])
     except FluvialError as error:
         sys.exit(str(error))
@@ -51,12 +51,20 @@ def main() -> None:
     spark.stop()
 
 
-def _started(settings: Settings, scratch: Path) -> tuple[Any, Any]:
-    """The session, whose catalog all clients share, and the server in its JVM."""
+def _started(settings: Settings, scratch: Path, port: int) -> tuple[Any, Any]:
+    """The session, whose catalog all clients share, and the server in its JVM. Raises DoorError."""
+    from py4j.protocol import Py4JJavaError
+
     spark: Any = build_session(replace(settings, warehouse=str(scratch / "made")), "fluvial serve")
     register_tables(spark, settings)
     thrift = spark._jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
-    server = thrift.startWithContext(spark._jsparkSession.sqlContext())
+    try:
+        server = thrift.startWithContext(spark._jsparkSession.sqlContext())
+    except Py4JJavaError as error:
+        thrown = error.java_exception
+        while thrown.getCause() is not None:
+            thrown = thrown.getCause()
+        raise DoorError(f"{HOST}:{port}: {thrown.getMessage()}") from error
     # When a client leaves, Hive's part of its session looks for a metastore, in an address that cannot be opened.
     server.getHiveConf().set("javax.jdo.option.ConnectionURL", "jdbc:derby:memory:fluvial;create=true")
     return spark, server
@@ -66,7 +74,7 @@ def _wait_for(port: int) -> None:
     """The server listens in a thread of its own, a moment after it has started."""
     end = time.monotonic() + _LISTENS_WITHIN_S
     while time.monotonic() < end:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
             return
         time.sleep(0.05)
     raise DoorError(f"nothing listens on port {port}")

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from fluvial.registry.model.commands import DeleteSubject
 from fluvial.registry.model.registry import Registry
 from log_broker.errors import BrokerError
 from log_broker.server.embedded import EmbeddedBroker
+from tests.free_ports import free_port
 
 Open = Callable[[], Awaitable[tuple[Registry, KafkaLog]]]
 
@@ -130,9 +130,7 @@ async def test_a_topic_that_would_lose_schemas_is_refused(
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_the_command_serves_until_it_is_stopped(kafka_broker: EmbeddedBroker, tmp_path: Path, scheme: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "fluvial.cli.main", "schema", "serve", "--port", str(port)]
     command += ["--bootstrap-server", kafka_broker.bootstrap_servers]
     verify: ssl.SSLContext | bool = False

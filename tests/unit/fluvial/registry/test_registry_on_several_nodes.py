@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from log_broker.core.partition.protocol import AppendResult
 from log_broker.errors import BrokerError, ErrorCode
 from log_broker.records import build_batch
 from log_broker.server.node import Node
+from tests.free_ports import free_ports
 
 NODES = 3
 
@@ -85,9 +85,7 @@ async def begin(stack: AsyncExitStack, config: BrokerConfig, **asking: Any) -> M
 
 
 def configs(data_dir: Path, **more: str) -> list[BrokerConfig]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(NODES)]
-        ports = [probe.getsockname()[1] for probe in probes]
+    ports = free_ports(NODES)
     voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports))
     settings = {
         "controller.quorum.voters": voters,
