@@ -1,13 +1,6 @@
-"""
-Free ports below those that systems give to outgoing connections, which would take them before a process that starts
-later, or is started again.
-"""
+"""Free ports of this machine for processes that start later, or start again."""
 
-import random
-import socket
-from contextlib import ExitStack, suppress
-
-_PORTS = range(15_000, 32_000)
+from fluvial.free_ports import free_ports as first_of_free_ports
 
 
 def free_port() -> int:
@@ -23,9 +16,4 @@ def free_ports(count: int) -> list[int]:
 
 def free_ports_in_a_row(count: int) -> int:
     """The first of so many ports in a row that nothing listens on."""
-    while True:
-        first = random.choice(_PORTS[: len(_PORTS) - count])
-        with suppress(OSError), ExitStack() as held:
-            for port in range(first, first + count):
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
+    return first_of_free_ports("127.0.0.1", count)

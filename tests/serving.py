@@ -101,14 +101,3 @@ def serving_beside(
         finally:
             process.terminate()
             process.wait(60)
-
-
-def what_it_said(process: "subprocess.Popen[str]") -> list[str]:
-    """
-    The lines that the process of a server, which has ended, wrote since they were read last.
-
-    Without those about requests of other protocols: its port may have been that of another test's broker, whose
-    client has not given up.
-    """
-    assert process.stdout is not None
-    return [line for line in process.stdout if "Invalid HTTP request" not in line]
