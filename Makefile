@@ -15,7 +15,7 @@ help: ## list the targets
 
 setup: $(READY) ## make .venv with the locked dependencies and this package
 
-$(READY): requirements.lock pyproject.toml hatch_build.py log_broker/records/_walk.c
+$(READY): requirements.lock pyproject.toml hatch_build.py log_broker/records/_walk.c log_broker/server/process/_disk_threads.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "fluvial needs Python 3.11 or newer, and $$($(PYTHON) --version) is what '$(PYTHON)' is: make PYTHON=python3.11 …" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,5 +1,5 @@
 """
-What the build of the package adds: the README as a package index can show it, and the compiled walk over records.
+What the build of the package adds: the README as a package index can show it, and the broker's compiled loops.
 
 A page of an index has none of what stands beside the README. Its links and pictures lead to the public repository,
 `home` of `[tool.hatch.metadata.hooks.custom]`. As long as that names none, a link is its words and a picture what it
@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-WALK = Path("log_broker", "records", "_walk.abi3.so")
+SOURCES = (Path("log_broker", "records", "_walk.c"), Path("log_broker", "server", "process", "_disk_threads.c"))
 _REFERENCE = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:)([^)\s]*)\)")
 
 
@@ -61,7 +61,7 @@ class ReadmeHook(MetadataHookInterface):
 
 class CompileHook(BuildHookInterface[Any]):
     """
-    Compiles `_walk.c` where there are a C compiler and Python's headers. Without them, and with FLUVIAL_PURE=1, the
+    Compiles `SOURCES` where there are a C compiler and Python's headers. Without them, and with FLUVIAL_PURE=1, the
     wheel is one for every platform, whose Python does the same.
     """
 
@@ -73,31 +73,36 @@ class CompileHook(BuildHookInterface[Any]):
         """Put what was compiled into the wheel, or beside its source where that is what is installed."""
         if os.environ.get("FLUVIAL_PURE") == "1":
             return
-        folder = Path(self.root, WALK).parent if version == "editable" else Path(self._folder.name)
-        compiled = compile_walk(Path(self.root), folder)
-        if compiled is None:
-            self.app.display_warning("log_broker.records._walk is not compiled: Python will walk over records")
-        elif version != "editable":
-            build_data["force_include"][str(compiled)] = str(WALK)
-            build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{re.sub('[-.]', '_', sysconfig.get_platform())}"
+        for source in SOURCES:
+            folder = Path(self.root, source).parent if version == "editable" else Path(self._folder.name)
+            compiled = compile_source(Path(self.root), source, folder)
+            if compiled is None:
+                self.app.display_warning(f"{source} is not compiled: Python will do its work")
+            elif version != "editable":
+                build_data["force_include"][str(compiled)] = str(compiled_name(source))
+                build_data["pure_python"] = False
+                build_data["tag"] = f"cp311-abi3-{re.sub('[-.]', '_', sysconfig.get_platform())}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what the wheel has a copy of."""
         self._folder.cleanup()
 
 
-def compile_walk(root: Path, folder: Path) -> Path | None:
-    """Compile `_walk.c` of the tree at `root` into `folder`; None where that cannot be done here."""
+def compiled_name(source: Path) -> Path:
+    """Return where in the package stands what a source is compiled to."""
+    return source.with_suffix(".abi3.so")
+
+
+def compile_source(root: Path, source: Path, folder: Path) -> Path | None:
+    """Compile a source of the tree at `root` into `folder`; None where that cannot be done here."""
     headers = sysconfig.get_path("include")
     if not Path(headers, "Python.h").is_file():
         return None
-    compiled = folder / WALK.name
+    compiled = folder / compiled_name(source).name
     # Written aside first: another process may have the one before loaded.
     fresh = compiled.with_suffix(f".{os.getpid()}")
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    source = root / WALK.parent / "_walk.c"
-    command = [*compiler, "-O2", "-fPIC", "-shared", f"-I{headers}", "-o", str(fresh), str(source)]
+    command = [*compiler, "-O2", "-fPIC", "-shared", "-pthread", f"-I{headers}", "-o", str(fresh), str(root / source)]
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         fresh.replace(compiled)

@@ -9,12 +9,12 @@ from threading import Lock
 
 from log_broker.core.partition.protocol import PendingBatch
 from log_broker.records.batch import Buffer
-from log_broker.storage.files import File, FileSystem
+from log_broker.storage.files import File, FileSystem, OsFile
 from log_broker.storage.segment import Segment
 
 
 class AppendJob:
-    """One write under way. `run` may be called from any thread; everything else is done before and after it."""
+    """One write under way. It may be called from any thread; everything else is done before and after it."""
 
     __slots__ = (
         "_directories",
@@ -59,7 +59,7 @@ class AppendJob:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether `run` waits for the disk, so that the event loop must not."""
+        """Whether the call waits for the disk, so that the event loop must not."""
         return self.synced or bool(self.marks)
 
     def cancel(self) -> None:
@@ -68,7 +68,25 @@ class AppendJob:
             with self._gate:
                 self._is_cancelled = True
 
-    def run(self) -> None:
+    def system_calls(self) -> tuple[int, int, tuple[Buffer, ...], tuple[int, ...]] | None:
+        """
+        Return what is written, as descriptor, position and buffers, and which descriptors are synced then.
+
+        None where the call does more, or with files that are not of the operating system.
+        """
+        if self.marks or self._directories:
+            return None
+        target = self.target
+        if target is not None and type(target) is not OsFile:
+            return None
+        synced = []
+        for file in self._sync_files if self.synced else ():
+            if type(file) is not OsFile:
+                return None
+            synced.append(file.descriptor)
+        return -1 if target is None else target.descriptor, self.position, tuple(self.buffers), tuple(synced)
+
+    def __call__(self) -> None:
         """Write, then sync; raises OSError."""
         if self._gate is not None:
             with self._gate:

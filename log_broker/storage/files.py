@@ -121,6 +121,11 @@ class OsFile:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
+    @property
+    def descriptor(self) -> int:
+        """What the system knows it by, until it is closed."""
+        return self._fd
+
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 

@@ -8,13 +8,13 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from package_build import EPOCH, ROOT, build
 
-from hatch_build import WALK, ReadmeHook, compile_walk, standing_alone
-from log_broker.records import compiled
+from hatch_build import SOURCES, ReadmeHook, compile_source, compiled_name, standing_alone
 
 README = ROOT / "README.md"
 HOME = "https://code.example/fluvial"
@@ -62,7 +62,7 @@ def test_the_wheel_holds_the_packages_and_the_worked_example(wheel: Path) -> Non
     spark = {f"fluvial/spark/{Path(name).name}" for name in tracked("infra/spark") if not name.endswith(".md")}
     found = names_in(wheel)
     about = {name for name in found if ".dist-info/" in name}
-    compiled = set() if wheel.name.endswith("none-any.whl") else {str(WALK)}
+    compiled = set() if wheel.name.endswith("none-any.whl") else {str(compiled_name(each)) for each in SOURCES}
     assert found - about == code | example | spark | compiled
     assert {name.partition("/")[2] for name in about} == {
         *("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
@@ -70,13 +70,13 @@ def test_the_wheel_holds_the_packages_and_the_worked_example(wheel: Path) -> Non
 
 
 def test_what_can_be_compiled_here_is(wheel: Path, tmp_path: Path) -> None:
-    if os.environ.get("FLUVIAL_PURE") == "1" or compile_walk(ROOT, tmp_path) is None:
+    if os.environ.get("FLUVIAL_PURE") == "1" or compile_source(ROOT, SOURCES[0], tmp_path) is None:
         assert wheel.name.endswith("py3-none-any.whl")
         return
     assert "-cp311-abi3-" in wheel.name
     assert "Tag: cp311-abi3-" in zipfile.ZipFile(wheel).read(f"{about_folder(wheel)}/WHEEL").decode()
-    assert compiled.walk is not None, "make setup compiles it as well"
-    assert compiled.walk.__file__ == str(ROOT / WALK)
+    for name in ("log_broker.records._walk", "log_broker.server.process._disk_threads"):
+        assert import_module(name).__file__ == str(ROOT / f"{name.replace('.', '/')}.abi3.so"), "of make setup"
 
 
 @pytest.mark.parametrize("without", [{"FLUVIAL_PURE": "1"}, {"CC": "/nowhere/cc"}, {"CC": "false"}])
@@ -87,15 +87,16 @@ def test_without_a_compiler_the_wheel_is_one_for_every_platform(
         monkeypatch.setenv(name, value)
     pure = build(ROOT, "wheel", tmp_path)
     assert pure.name.endswith("py3-none-any.whl")
-    assert str(WALK) not in names_in(pure)
+    assert not names_in(pure) & {str(compiled_name(each)) for each in SOURCES}
     check = (
-        "from log_broker.records import compiled, readable; print(compiled.walk, readable.check_readable.__module__)"
+        "from log_broker.records import compiled, readable; from log_broker.server.process import sync_pool;"
+        "print(compiled.walk, readable.check_readable.__module__, sync_pool.compiled)"
     )
     shown = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = [{str(pure)!r}, *{sys.path!r}]; {check}"],
         cwd=tmp_path, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    assert shown.stdout == "None log_broker.records.readable\n"
+    assert shown.stdout == "None log_broker.records.readable None\n"
 
 
 def test_the_sdist_holds_what_the_wheel_is_built_from(sdist: Path) -> None:

@@ -90,7 +90,7 @@ def _acknowledges_before_fsync() -> list[Patch]:
         if self.target is not None:
             self.target.write_at(self.position, self.buffers)
 
-    return [(AppendJob, "run", run)]
+    return [(AppendJob, "__call__", run)]
 
 
 def _leader_does_not_look_for_divergence() -> list[Patch]:
@@ -331,8 +331,8 @@ def _a_folder_does_not_say_durably_whose_it_is() -> list[Patch]:
         entry = self.unidentified.pop(place)._replace(topic_id=topic_id, config=config)
         self._take_in(entry, self._opening.read(entry, clean=False))
 
-    real = AppendJob.run
-    return [(AppendJob, "run", run), (LogManager, "_identify", identify)]
+    real = AppendJob.__call__
+    return [(AppendJob, "__call__", run), (LogManager, "_identify", identify)]
 
 
 def _leaderships_stay_where_the_disk_is_full() -> list[Patch]:

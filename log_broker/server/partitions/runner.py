@@ -131,10 +131,10 @@ class EffectRunner:
             self._fail(error, lost_sync=False)
             return
         if job.waits_for_disk:
-            replica.pool.submit(job.run, partial(self._written, job))
+            replica.pool.submit(job, partial(self._written, job))
             return
         try:
-            job.run()
+            job()
         except Exception as error:
             self._written(job, error)
         else:

@@ -4,17 +4,30 @@ Threads that wait for disks, so that the event loop does not.
 Several partitions sync at once: the file system joins their journal commits, whereas one thread taking files in turn
 would make each wait for all before it. A queue and bare threads, because an executor's futures cost more than a small
 produce request does.
+
+Appends, the most frequent work by far, are done by threads of `_disk_threads.c` where this installation was built
+beside a C compiler: those take no turns with the event loop's thread for Python's lock.
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+
+from log_broker.storage.append_job import AppendJob
 
 THREADS = 8
 
 Work = Callable[[], None]
 Done = Callable[[BaseException | None], None]
+
+try:
+    if os.environ.get("FLUVIAL_PURE") == "1":
+        raise ImportError("Python alone was asked for")
+    from log_broker.server.process import _disk_threads as compiled
+except ImportError:
+    compiled = None  # type: ignore[assignment]
 
 
 class SyncPool:
@@ -26,9 +39,15 @@ class SyncPool:
         self._threads_max = threads
         self._threads: list[threading.Thread] = []
         self._waiting = 0  # work handed in and not done: starts no more threads than are needed
+        self._disk = None if compiled is None else compiled.DiskThreads(threads)
+        if self._disk is not None:
+            loop.add_reader(self._disk.fileno(), self._written)
 
     def submit(self, work: Work, done: Done) -> None:
         """Run `work` in a thread as soon as one is free."""
+        if self._disk is not None and isinstance(work, AppendJob) and (calls := work.system_calls()) is not None:
+            self._disk.submit(done, *calls)
+            return
         self._waiting += 1
         if len(self._threads) < min(self._waiting, self._threads_max):
             thread = threading.Thread(target=self._serve, name=f"log-sync-{len(self._threads)}", daemon=True)
@@ -43,6 +62,10 @@ class SyncPool:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+        if self._disk is not None:
+            self._disk.close()
+            self._loop.remove_reader(self._disk.fileno())
+            self._loop.call_soon(self._written)
 
     def _serve(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -59,3 +82,8 @@ class SyncPool:
     def _finish(self, done: Done, error: BaseException | None) -> None:
         self._waiting -= 1
         done(error)
+
+    def _written(self) -> None:
+        assert self._disk is not None
+        for done, number in self._disk.finished():
+            self._loop.call_soon(done, OSError(number, os.strerror(number)) if number else None)

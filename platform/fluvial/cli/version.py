@@ -22,11 +22,13 @@ def version() -> None:
     import confluent_kafka
 
     from log_broker.records.compiled import walk
+    from log_broker.server.process.sync_pool import compiled
 
     terminal.answer(f"fluvial {metadata.version('fluvial')}")
     terminal.answer(f"python {platform.python_version()} on {platform.platform()}")
     terminal.answer(f"librdkafka {confluent_kafka.libversion()[0]}")
     terminal.answer(f"records are checked by {'Python' if walk is None else 'compiled code'}")
+    terminal.answer(f"logs are written by {'Python' if compiled is None else 'compiled code'}")
     for name in (*CORE, *EXTRAS):
         try:
             with needed():

@@ -5,7 +5,7 @@ The broker of this checkout beside that of another commit, in rounds that altern
     python -m tests.bench.broker.beside d2b49eb --only small --rounds 9
 
 The other commit is checked out for as long as that takes; the clients and their loads are this checkout's. Both brokers
-have their defaults but for `fluvial.durability=memory`, so that the disk has no say.
+have their defaults but for `fluvial.durability=memory`, so that the disk has no say; `synced` is without that.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table
 
+from hatch_build import SOURCES, compiled_name
 from tests.bench.broker.arena import Arena, Scale, Side
 from tests.bench.broker.measuring import Sample, drive, topic
 from tests.bench.broker.servers import ROOT, Broker, Ours
@@ -54,14 +55,23 @@ class Beside(Arena):
         return HERE, THERE
 
 
-def small(arena: Arena, connections: int, in_flight: int) -> dict[Side, Sample]:
+def small(arena: Arena, *, is_synced: bool) -> dict[str, dict[Side, Sample]]:
+    shapes = ((1, 1, 4), (16, 1, 4), (16, 16, 4), *([(4, 8, 1_000)] if is_synced else ()))
+    return {what: found for shape in shapes for what, found in [_small(arena, *shape, is_synced=is_synced)]}
+
+
+def _small(
+    arena: Arena, connections: int, in_flight: int, partitions: int, *, is_synced: bool
+) -> tuple[str, dict[Side, Sample]]:
     seconds = arena.scale.seconds(3)
     load = {"connections": connections, "in_flight": in_flight, "acks": 1, "value_bytes": 100, "seconds": seconds}
 
     def run(broker: Broker, side: Side) -> Sample:
-        return arena.produce(broker, side, "raw_requests", load, partitions=4)
+        durability = () if is_synced else side.config
+        return arena.produce(broker, side._replace(config=durability), "raw_requests", load, partitions=partitions)
 
-    return arena.rounds(f"small requests, {connections}x{in_flight}", (HERE, THERE), run)
+    what = f"small requests, {connections}x{in_flight}, {partitions:,} partitions"
+    return what, arena.rounds(what, (HERE, THERE), run)
 
 
 def bulk(arena: Arena) -> dict[Side, Sample]:
@@ -130,7 +140,8 @@ def _at_fixed_rate(arena: Arena, shape: Shape) -> dict[Side, Sample]:
 
 
 LOADS: Mapping[str, Callable[[Arena], dict[str, dict[Side, Sample]]]] = {
-    "small": lambda arena: {f"small requests, {a}x{b}": small(arena, a, b) for a, b in ((1, 1), (16, 1), (16, 16))},
+    "small": lambda arena: small(arena, is_synced=False),
+    "synced": lambda arena: small(arena, is_synced=True),
     "bulk": lambda arena: {"bulk produce, 1000 B": bulk(arena)},
     "consume": lambda arena: {
         f"consume, 1000 B, {size >> 10:,} KiB a fetch": consume(arena, size) for size in FETCH_BYTES
@@ -153,12 +164,11 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
 
 
 def _share_compiled(there: Path) -> None:
-    """Give the other commit the compiled loops of this checkout, if they are its own as well."""
-    records = Path("log_broker", "records")
-    source = records / "_walk.c"
-    if (there / source).read_bytes() == (ROOT / source).read_bytes():
-        for compiled in (ROOT / records).glob("_walk*.so"):
-            shutil.copy(compiled, there / records)
+    """Give the other commit what this checkout has compiled of sources that are its own as well."""
+    for source in SOURCES:
+        compiled, theirs = ROOT / compiled_name(source), there / source
+        if compiled.is_file() and theirs.is_file() and theirs.read_bytes() == (ROOT / source).read_bytes():
+            shutil.copy(compiled, theirs.parent)
 
 
 def table_of(found: Mapping[str, Mapping[Side, Sample]], commit: str) -> Table:

@@ -113,7 +113,7 @@ class Bench:
         assert self.job is not None
         job, self.job, self.write = self.job, None, None
         try:
-            job.run()
+            job()
         except OSError as error:
             self.log.abandon(job)
             self._take(self.core.handle(WriteFailed(str(error), job.synced), self.now_ms))

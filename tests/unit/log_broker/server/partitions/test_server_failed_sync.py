@@ -14,6 +14,7 @@ from node_cluster import cluster_of, eventually
 
 from log_broker.core.cluster.controller import CreateTopic
 from log_broker.server.partitions.runtime import PartitionRuntime
+from log_broker.server.process import sync_pool
 from log_broker.storage.files import OsFile
 
 RECORDS = 200
@@ -36,6 +37,12 @@ def failing_once(runtime: PartitionRuntime) -> Iterator[list[int]]:
 
     with patch.object(OsFile, "sync", fails):
         yield lost
+
+
+@pytest.fixture(autouse=True)
+def files_synced_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `failing_once` takes the place of; compiled threads tell of their errors in the same way."""
+    monkeypatch.setattr(sync_pool, "compiled", None)
 
 
 def write(servers: str) -> None:
