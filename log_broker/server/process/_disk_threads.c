@@ -1,5 +1,5 @@
 /*
- * Threads that write to files and wait for the disk without Python's lock: what `AppendJob.run` does where it is one
+ * Threads that write to files and wait for the disk without Python's lock: what an `AppendJob` does where it is one
  * write and syncs of open files. They touch no Python object; what a write holds is taken and given back by the thread
  * that hands it in and asks what is finished, which holds the lock. One eventfd tells that something is.
  */
@@ -39,6 +39,7 @@ typedef struct {
     Queue waiting, finished;
     pthread_t *threads;
     int started, idle, threads_max, descriptor, is_closed;
+    Py_ssize_t pending; /* jobs that no thread has taken */
     pid_t process;
 } DiskThreads;
 
@@ -111,6 +112,7 @@ static void *serve(void *threads)
         if (!self->waiting.first)
             break;
         Job *job = take(&self->waiting);
+        self->pending--;
         pthread_mutex_unlock(&self->lock);
         job->error = run(job);
         pthread_mutex_lock(&self->lock);
@@ -209,10 +211,11 @@ static PyObject *submit(PyObject *object, PyObject *arguments)
         return NULL;
     pthread_mutex_lock(&self->lock);
     int error = 0;
-    if (!self->idle && self->started < self->threads_max)
+    if (self->pending >= self->idle && self->started < self->threads_max) /* who is woken stays idle until it runs */
         error = start_thread(self);
     if (error == 0 || self->started > 0) {
         put(&self->waiting, job);
+        self->pending++;
         error = 0;
     }
     int wakes = self->idle > 0;
@@ -309,6 +312,7 @@ static PyObject *new_threads(PyTypeObject *type, PyObject *arguments, PyObject *
         return NULL;
     self->waiting = self->finished = (Queue){NULL, NULL};
     self->started = self->idle = self->is_closed = 0;
+    self->pending = 0;
     self->threads_max = threads_max;
     self->process = getpid();
     self->descriptor = -1;

@@ -17,6 +17,8 @@ from queue import SimpleQueue
 
 from log_broker.storage.append_job import AppendJob
 
+__all__ = ["THREADS", "Done", "SyncPool", "Work", "compiled"]
+
 THREADS = 8
 
 Work = Callable[[], None]

@@ -230,6 +230,20 @@ def test_a_fork_of_the_process_lets_go_of_threads_that_it_does_not_have(threads:
     assert run_in_a_process(FORKED, threads, tmp_path) == "7"
 
 
+async def test_as_many_threads_start_as_have_work_at_once(tmp_path: Path) -> None:
+    """Also where one waits that has been woken, and does not run yet."""
+    pool = SyncPool(asyncio.get_running_loop(), threads=4)
+    file, before = OsFile(tmp_path / "log"), len(os.listdir("/proc/self/task"))
+    assert await told(pool, append(file, b"x")) is None
+    assert len(os.listdir("/proc/self/task")) == before + 1
+    jobs = [append(file, bytes(16 << 20), position=at << 24, synced=(file,)) for at in range(6)]
+    answers = [told(pool, job) for job in jobs]
+    assert len(os.listdir("/proc/self/task")) == before + 4
+    assert set(await asyncio.gather(*answers)) == {None}
+    pool.close()
+    file.close()
+
+
 async def test_what_was_handed_in_before_the_end_is_done(tmp_path: Path) -> None:
     pool = SyncPool(asyncio.get_running_loop(), threads=2)
     file = OsFile(tmp_path / "log")
