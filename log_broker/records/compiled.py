@@ -6,10 +6,12 @@ Elsewhere, and with FLUVIAL_PURE=1 in the environment, the modules that would ca
 
 import os
 
-__all__ = ["walk"]
+__all__ = ["IS_WANTED", "walk"]
+
+IS_WANTED = os.environ.get("FLUVIAL_PURE") != "1"
 
 try:
-    if os.environ.get("FLUVIAL_PURE") == "1":
+    if not IS_WANTED:
         raise ImportError("Python alone was asked for")
     from log_broker.records import _walk as walk
 except ImportError:

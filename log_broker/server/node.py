@@ -262,6 +262,7 @@ class Node:
         self.transactions.stop()
         self.connections.close()
         await self.tasks.stop(STOP_SECONDS_MAX)
+        self.connections.cut_off()
         self.replicas.stop()
         self.peers.close()
         self.controllers.close()

@@ -98,8 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.attach(self._transport)
         peer = transport.get_extra_info("peername")
         if peer:
-            self.host = peer[0]
-            self.peer = f"{peer[0]}:{peer[1]}"
+            self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
         refusal = self._node.connections.opened(self)
         if refusal is not None:
             self.fail(refusal)
@@ -107,8 +106,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
         self._node.connections.closed(self)
-        slots = list(self._slots)
-        self._slots.clear()
+        slots, self._slots = self._slots, deque()
         self._backlog.clear()
         self._outbox.clear()
         self._bytes_held = 0
@@ -206,14 +204,18 @@ class Connection(asyncio.BufferedProtocol):
         """Close once what has been written is sent."""
         self._outbox.close()
 
+    def cut_off(self) -> None:
+        """Close at once."""
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
     def fail(self, reason: str) -> None:
         """Close at once and say why in the log; other connections do not notice."""
         if self.is_closed:
             return
-        self.is_closed = True
         _log.warning("closing the connection of %s: %s", self.peer, reason)
-        if self._transport is not None:
-            self._transport.abort()
+        self.cut_off()
 
     def hold(self, size: int) -> None:
         """Count bytes that a request keeps in memory beside its own; its slot gives them back."""

@@ -48,6 +48,11 @@ class Connections:
         for connection in list(self._all):
             connection.close()
 
+    def cut_off(self) -> None:
+        """Wait for nobody more who has not taken an answer yet, or does not answer the end of TLS."""
+        for connection in list(self._all):
+            connection.cut_off()
+
     def opened(self, connection: Connection) -> str | None:
         """Note a new connection; say why it cannot stay if there are too many."""
         config = self._node.config

@@ -95,20 +95,14 @@ class SecureDialer:
 
     async def _connect(self, made: Callable[[], P], host: str, port: int) -> P:
         loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {}
-        if self._tls is not None:
-            options = {
-                "ssl": self._tls.current(),
-                "server_hostname": host,
-                "ssl_handshake_timeout": SIGN_IN_SECONDS_MAX,
-            }
-        if self._account is None:
-            _, protocol = await loop.create_connection(made, host, port, **options)
-            return protocol
-        transport, talk = await loop.create_connection(_Talk, host, port, **options)
+        transport, talk = await loop.create_connection(_Talk, host, port)
         try:
             async with asyncio.timeout(SIGN_IN_SECONDS_MAX):
-                await _sign_in(talk, self._account)
+                if self._tls is not None:
+                    # One that is cancelled while `create_connection` begins TLS would leave its transport open.
+                    transport = await _encrypted(transport, talk, self._tls.current(), host)
+                if self._account is not None:
+                    await _sign_in(talk, self._account)
         except BaseException:
             transport.abort()
             raise
@@ -125,6 +119,14 @@ class SecureDialer:
 
 def _reason(error: ssl.SSLError) -> str:
     return getattr(error, "verify_message", "") or error.reason or str(error)
+
+
+async def _encrypted(plain: asyncio.Transport, talk: "_Talk", context: ssl.SSLContext, host: str) -> asyncio.Transport:
+    transport = await asyncio.get_running_loop().start_tls(plain, talk, context, server_hostname=host)
+    if transport is None:
+        raise ConnectionAbortedError("the connection was closed while TLS was begun")
+    talk.connection_made(transport)
+    return transport
 
 
 async def _sign_in(talk: "_Talk", account: Account) -> None:

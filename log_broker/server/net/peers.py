@@ -96,7 +96,7 @@ class PeerLink:
             self._reading.cancel()
             self._reading = None
         if self._writer is not None:
-            self._writer.close()
+            self._writer.transport.abort()
             self._writer = None
         self._fail(ConnectionAbortedError("the connection was closed"))
 
@@ -117,7 +117,7 @@ class PeerLink:
                 except UnicodeError as error:
                     raise ConnectionError(f"{self._host!r} is no name of a host") from error
                 if closings != self._closings:
-                    writer.close()
+                    writer.transport.abort()
                     raise ConnectionAbortedError("the connection was closed while it was opened")
                 self._writer = writer
                 self._reading = asyncio.get_running_loop().create_task(self._read(reader, writer))
@@ -139,7 +139,7 @@ class PeerLink:
         except (OSError, EOFError) as error:
             self._fail(error)
         finally:
-            writer.close()
+            writer.transport.abort()
 
     def _fail(self, error: OSError | EOFError) -> None:
         waiting, self._waiting = self._waiting, deque()

@@ -47,6 +47,13 @@ class LastWord:
                 while unread > 0 and (read := await loop.sock_recv(self._said_to, _READ_BYTES)):
                     unread -= len(read)
 
+    def cut_short(self) -> None:
+        """Let whoever reads from the connection, or sends by it, find that it has ended."""
+        for each in (self._accepted, self._said_to):
+            if each is not None:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End the connection where an alert has kept it."""
         if self._said_to is not None:

@@ -106,34 +106,29 @@ class _Handshake:
     def __init__(self, server: TlsServer, accepted: socket.socket, host: str, port: int) -> None:
         self._server = server
         self._accepted = accepted
+        self._last_word = LastWord(accepted)
         self.host = host
         self._peer = f"{host}:{port}"
         self._reason: str | None = None
         self.task = asyncio.get_running_loop().create_task(self._shake())
 
     def give_up(self, reason: str) -> None:
+        """
+        End it; the task is done a few turns of the event loop later.
+
+        A task that is cancelled between two steps of asyncio's leaves a transport that nobody ends: each of them sees
+        for itself that the socket is at its end.
+        """
         self._reason = reason
-        self.task.cancel()
+        self._last_word.cut_short()
 
     async def _shake(self) -> None:
-        last_word = LastWord(self._accepted)
         try:
-            await self._try(last_word)
-            await last_word.heard()
-        except asyncio.CancelledError:
-            if self._reason is None:
-                raise
-            self._server.failed(self._peer, self._reason)
-        finally:
-            last_word.close()
-
-    async def _try(self, last_word: LastWord) -> None:
-        try:
-            await self._server.shake_hands(self._accepted, last_word)
-        except asyncio.CancelledError:
-            self._accepted.close()
-            raise
+            await self._server.shake_hands(self._accepted, self._last_word)
         except (OSError, TimeoutError) as error:
             self._accepted.close()
-            reason = error.reason if isinstance(error, ssl.SSLError) else ""
-            self._server.failed(self._peer, reason or str(error) or "it closed the connection")
+            said = error.reason if isinstance(error, ssl.SSLError) else ""
+            self._server.failed(self._peer, self._reason or said or str(error) or "it closed the connection")
+            await self._last_word.heard()
+        finally:
+            self._last_word.close()

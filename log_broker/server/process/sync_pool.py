@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from log_broker.records.compiled import IS_WANTED
 from log_broker.storage.append_job import AppendJob
 
 __all__ = ["THREADS", "Done", "SyncPool", "Work", "compiled"]
@@ -25,7 +26,7 @@ Work = Callable[[], None]
 Done = Callable[[BaseException | None], None]
 
 try:
-    if os.environ.get("FLUVIAL_PURE") == "1":
+    if not IS_WANTED:
         raise ImportError("Python alone was asked for")
     from log_broker.server.process import _disk_threads as compiled
 except ImportError:
