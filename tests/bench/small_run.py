@@ -7,12 +7,11 @@ it makes the table, or finds a JVM that has done nothing yet.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -20,9 +19,9 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.main_path import FLUVIAL
 from tests.free_ports import free_port
 
-FLUVIAL = str(Path(sys.executable).parent / "fluvial")
 PROJECT = "small"
 STARTED, KEPT = "Spark started by the command", "session kept by fluvial serve"
 NOTE = "spark.json"  # of the session that is kept, in the platform's folder
@@ -34,10 +33,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.small_run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="runs of each kind after its first")
     rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory(prefix="bench-small-run-") as folder, project(Path(folder)) as (home, environment):
-        taken = {STARTED: [run(home, environment) for _ in range(rounds + 1)]}
-        with kept(home, environment):
-            taken[KEPT] = [run(home, environment) for _ in range(rounds + 1)]
+    with tempfile.TemporaryDirectory(prefix="bench-small-run-") as folder, project(Path(folder)) as home:
+        taken = {STARTED: [run(home) for _ in range(rounds + 1)]}
+        with kept(home):
+            taken[KEPT] = [run(home) for _ in range(rounds + 1)]
     table = Table("session", "first run, s", "median of the others", "least to most")
     for side, (first, *others) in taken.items():
         table.add_row(side, f"{first:.1f}", f"{median(others):.1f}", f"{min(others):.1f} to {max(others):.1f}")
@@ -46,24 +45,23 @@ def main() -> int:
 
 
 @contextmanager
-def project(folder: Path) -> Iterator[tuple[Path, Mapping[str, str]]]:
-    """Make a project with a platform that runs; gives its folder and the environment of its commands."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    do(["init", PROJECT], folder, environment)
+def project(folder: Path) -> Iterator[Path]:
+    """Make a project with a platform that runs; gives its folder."""
+    do(["init", PROJECT], folder)
     home = folder / PROJECT
-    do(["up", "--detach", "--port", str(free_port()), "--registry-port", str(free_port())], home, environment)
+    do(["up", "--detach", "--port", str(free_port()), "--registry-port", str(free_port())], home)
     try:
-        yield home, environment
+        yield home
     finally:
-        do(["down"], home, environment)
+        do(["down"], home)
 
 
 @contextmanager
-def kept(home: Path, environment: Mapping[str, str]) -> Iterator[None]:
+def kept(home: Path) -> Iterator[None]:
     """Keep a session of Spark."""
     command = [FLUVIAL, "serve", "--keep-spark", "--port", str(free_port())]
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=home, env=environment, stdout=quiet, stderr=quiet) as server:
+    with subprocess.Popen(command, cwd=home, stdout=quiet, stderr=quiet) as server:
         try:
             deadline = time.monotonic() + KEPT_SECONDS_MAX
             while not list(home.glob(f".fluvial/**/{NOTE}")):
@@ -75,17 +73,17 @@ def kept(home: Path, environment: Mapping[str, str]) -> Iterator[None]:
             server.terminate()
 
 
-def run(home: Path, environment: Mapping[str, str]) -> float:
+def run(home: Path) -> float:
     """Send 200 orders, bring the tables up to date, and return how long the latter took."""
-    subprocess.run([sys.executable, "produce.py"], cwd=home, env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "produce.py"], cwd=home, check=True, stdout=subprocess.DEVNULL)
     began = time.monotonic()
-    do(["run"], home, environment)
+    do(["run"], home)
     return time.monotonic() - began
 
 
-def do(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+def do(words: Sequence[str], folder: Path) -> None:
     """Run a command of fluvial's; raises where it fails."""
-    done = subprocess.run([FLUVIAL, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([FLUVIAL, *words], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"fluvial {' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 

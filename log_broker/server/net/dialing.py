@@ -99,7 +99,7 @@ class SecureDialer:
         try:
             async with asyncio.timeout(SIGN_IN_SECONDS_MAX):
                 if self._tls is not None:
-                    # One that is cancelled while `create_connection` begins TLS would leave its transport open.
+                    # `create_connection` with TLS, when cancelled, would close in order and wait for the other node.
                     transport = await _encrypted(transport, talk, self._tls.current(), host)
                 if self._account is not None:
                     await _sign_in(talk, self._account)

@@ -36,8 +36,8 @@ def producer_of(load: Load) -> Producer:
     """
     An idempotent producer with acks=all and Java's partitioner; everything else as librdkafka has it.
 
-    A record in each partition has been acknowledged: librdkafka may ask for its producer id half a second late, which
-    depends on which of two connections is made first and is a large part of a short load.
+    A record in each partition has been acknowledged: where librdkafka finds no usable connection when it wants its
+    producer id it tries again half a second later, which is a large part of a short load.
     """
     settings = {
         "bootstrap.servers": load.address,
@@ -51,8 +51,9 @@ def producer_of(load: Load) -> Producer:
     }
     producer = Producer(settings)
     producer.list_topics(load.topic, timeout=30)
+    value = value_of(load)
     for partition in range(load.partitions):
-        producer.produce(load.topic, value_of(load), KEY % 0, partition)
+        producer.produce(load.topic, value, KEY % 0, partition)
     if producer.flush(60):
         raise RuntimeError("the first records were not acknowledged")
     return producer

@@ -140,7 +140,9 @@ def test_a_node_stops_without_waiting_for_clients_to_end_tls(authority):
             client = ssl.create_default_context(cafile=authority.path)
             address = ("127.0.0.1", broker.port)
             silent = client.wrap_socket(socket.create_connection(address), server_hostname="127.0.0.1")
+            deadline = time.monotonic() + 30
             while not len(broker.node.connections):
+                assert time.monotonic() < deadline
                 time.sleep(0.01)
         silent.settimeout(10)
         assert silent.recv(1) == b""
