@@ -183,6 +183,19 @@ FORKED = """
     print(os.waitstatus_to_exitcode(os.wait()[1]))
     pool.close()
 """
+BURST = """
+    def count():
+        return len(os.listdir("/proc/self/task"))
+
+    of_four, before = sync_pool.SyncPool(asyncio.get_running_loop(), threads=4), count()
+    assert await told(of_four, job) is None
+    after_one = count()
+    jobs = [append(file, bytes(16 << 20), position=at << 24, synced=(file,)) for at in range(6)]
+    answers = [told(of_four, job) for job in jobs]
+    print(after_one - before, count() - before, set(await asyncio.gather(*answers)))
+    of_four.close()
+    pool.close()
+"""
 # Takes at most seven bytes at a time, as a system may.
 SEVEN = """
 #define _GNU_SOURCE
@@ -230,18 +243,9 @@ def test_a_fork_of_the_process_lets_go_of_threads_that_it_does_not_have(threads:
     assert run_in_a_process(FORKED, threads, tmp_path) == "7"
 
 
-async def test_as_many_threads_start_as_have_work_at_once(tmp_path: Path) -> None:
-    """Also where one waits that has been woken, and does not run yet."""
-    pool = SyncPool(asyncio.get_running_loop(), threads=4)
-    file, before = OsFile(tmp_path / "log"), set(os.listdir("/proc/self/task"))
-    assert await told(pool, append(file, b"x")) is None
-    assert len(set(os.listdir("/proc/self/task")) - before) == 1
-    jobs = [append(file, bytes(16 << 20), position=at << 24, synced=(file,)) for at in range(6)]
-    answers = [told(pool, job) for job in jobs]
-    assert len(set(os.listdir("/proc/self/task")) - before) == 4
-    assert set(await asyncio.gather(*answers)) == {None}
-    pool.close()
-    file.close()
+def test_as_many_threads_start_as_have_work_at_once(threads: str, tmp_path: Path) -> None:
+    """Also where one waits that has been woken, and does not run yet. In a process where nobody else starts threads."""
+    assert run_in_a_process(BURST, threads, tmp_path) == "1 4 {None}"
 
 
 async def test_what_was_handed_in_before_the_end_is_done(tmp_path: Path) -> None:
