@@ -28,6 +28,7 @@ from fluvial.delta import row_swap, upkeep
 from fluvial.delta.stamp import TableError
 from fluvial.spark.warehouse import Warehouse
 from fluvial.tables import DeclarationError, State, count, state
+from fluvial.tables.drive import runner
 from fluvial.tables.drive.continuous import Watcher, follow
 from fluvial.tables.drive.rebuild import rebuild
 from fluvial.tables.drive.runner import materialize
@@ -86,6 +87,7 @@ def check(spark: Any, topic: Topic) -> None:
     ("way", "batches"),
     [
         ("index", 2),
+        pytest.param("small", 3, marks=pytest.mark.rota),
         pytest.param("saved index", 3, marks=pytest.mark.rota),
         pytest.param("join", 3, marks=pytest.mark.rota),
         pytest.param("MERGE", 3, marks=pytest.mark.rota),
@@ -102,6 +104,8 @@ def test_tables_equal_a_plain_fold_wherever_batches_are_cut(
 ) -> None:
     if way == "MERGE":
         monkeypatch.setattr(row_swap, "DELTA_VERSIONS", frozenset())
+    if way == "join":
+        monkeypatch.setattr(runner, "ONE_BATCH_RECORDS_MAX", 0)
     indexes = TableIndexes() if way.endswith("index") else None
     if indexes is not None:
         monkeypatch.setattr(upkeep, "FILES_MAX", 1)

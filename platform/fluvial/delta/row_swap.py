@@ -100,17 +100,19 @@ def located(session: "SparkSession", path: str, version: int) -> "DataFrame":
     )
 
 
-def data_files(session: "SparkSession", path: str, version: int) -> list[DataFile] | None:
+def data_files(
+    session: "SparkSession", path: str, version: int, *, without_query: bool = False
+) -> list[DataFile] | None:
     """
-    The files of which `version`, the table's newest, consists; None where the table has moved on, or some of its files
-    lie elsewhere than in the table's folder itself.
+    The files of which `version`, the table's newest, consists; None where the table has moved on, some of its files
+    lie elsewhere than in the table's folder itself, or, `without_query`, where only a query over its log tells them.
     """
     import numpy as np
 
     log = delta_log(session, path)
     snapshot = log.update(False, none(session), none(session))
-    files = _all_files(session, snapshot)
-    if snapshot.version() != version or any("/" in add.path() for add in files):
+    files = _told_files(session, snapshot) if without_query else _all_files(session, snapshot)
+    if files is None or snapshot.version() != version or any("/" in add.path() for add in files):
         return None
     vectors = Vectors.of(session, log, Recent(0))
     nothing = np.empty(0, np.uint64)
@@ -320,12 +322,13 @@ def swap_files(
     *,
     version: int,
     stamp: AnyStamp,
+    vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
     """
     Do what :func:`swap_rows` does with rows that stand in files of the table's folder already, which no commit has yet.
     """
     transaction = _begun(session, path, version, stamp)
-    return transaction.swap(transaction.take_in(written), gone, Recent(0), stamp)
+    return transaction.swap(transaction.take_in(written), gone, Recent(0) if vectors is None else vectors, stamp)
 
 
 def _begun(session: "SparkSession", path: str, version: int, stamp: AnyStamp) -> "_Transaction":
@@ -523,6 +526,23 @@ def _all_files(session: "SparkSession", snapshot: Any) -> Collection[Any]:
     """The actions that added the files of a snapshot."""
     known = _in_checksum(session, snapshot, "allFiles")
     return snapshot.allFiles().collectAsList() if known is None else known
+
+
+def _told_files(session: "SparkSession", snapshot: Any) -> Collection[Any] | None:
+    """
+    The actions that added the files of a snapshot, as its checksum says; None where it does not, or the log's last
+    checkpoint cannot be opened: whoever does without it would not find that out.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    checkpoint_files = snapshot.checkpointProvider().topLevelFiles()
+    try:
+        for each in session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(checkpoint_files):
+            pq.read_metadata(each.getPath().toUri().getPath())
+    except (OSError, pa.ArrowException):
+        return None
+    return _in_checksum(session, snapshot, "allFiles")
 
 
 def _in_checksum(session: "SparkSession", snapshot: Any, field: str) -> list[Any] | None:

@@ -44,7 +44,7 @@ from fluvial.tables.plan.planning import has_new_records, plan_span
 from fluvial.tables.plan.reducer_plan import ReducerError
 from fluvial.tables.plan.result import RunResult
 from fluvial.tables.plan.skips import SkipsWanted, skips_of
-from fluvial.tables.plan.table_index import TableIndexes
+from fluvial.tables.plan.table_index import ONE_BATCH_RECORDS_MAX, TableIndex, TableIndexes
 from fluvial.tables.plan.upserts import upsert_changes, upsert_compacted, upsert_state
 from fluvial.tables.publishing.run import PublicationRun
 from fluvial.tables.publishing.table import DeltaSource, SchemaRegistry
@@ -393,12 +393,12 @@ class _TopicRun:
                 if version is None:
                     alive = frames.ordered(latest.where("NOT _deleted").drop("_deleted"), key)
                     return lambda: append(alive, path, stamp, KEYED_TABLE)
-                index = None if self.indexes is None else self.indexes.of(path, key, placed=True)
+                index = _index(self, batch, key, placed=True)
                 return lambda: upsert_compacted(
                     session, path, latest, key=key, version=version, stamp=stamp, files=files, index=index
                 )
             case State() as declaration:
-                check_state(declaration, batch.contract, session)
+                _check(declaration, batch, session)
                 if is_stepwise(declaration):
                     events = frames.keyed_events(decoded, batch.contract, care)
                     return self._steps_writer(session, declaration, events, batch, files)
@@ -407,7 +407,7 @@ class _TopicRun:
                 if version is None:
                     rows = frames.ordered(frames.state_rows(partials, declaration), declaration.key)
                     return lambda: append(rows, path, stamp, KEYED_TABLE)
-                index = None if self.indexes is None else self.indexes.of(path, declaration.key, placed=False)
+                index = _index(self, batch, declaration.key, placed=False)
                 return lambda: upsert_state(
                     session, path, partials, declaration, version=version, stamp=stamp, files=files, index=index
                 )
@@ -420,7 +420,7 @@ class _TopicRun:
             rows = frames.ordered(state_rows(events, declaration), declaration.key)
             return lambda: append(rows, path, stamp, KEYED_TABLE)
         only = IS_CURRENT if declaration.scd2 is not None else None
-        index = None if self.indexes is None else self.indexes.of(path, declaration.key, placed=False, only=only)
+        index = _index(self, batch, declaration.key, placed=False, only=only)
         return lambda: upsert_changes(
             session, path, events, declaration, version=version, stamp=stamp, files=files, index=index
         )
@@ -451,6 +451,23 @@ class _TopicRun:
             bytes=commit.metric("numOutputBytes", "numTargetBytesAdded"),
             lag_before=lag_before,
         )
+
+
+def _check(declaration: State, batch: _Batch, session: "SparkSession") -> None:
+    """Check the folds, unless the table has rows that they made of the same versions of the contract."""
+    before = batch.position.stamp
+    if before is None or before.schema is None or before.schema != batch.stamp.schema:
+        check_state(declaration, batch.contract, session)
+
+
+def _index(run: _TopicRun, batch: _Batch, key: str, *, placed: bool, only: str | None = None) -> TableIndex | None:
+    """Where the table's keys lie; None where it is for Spark to look for those of this batch."""
+    indexes = run.indexes
+    if indexes is None:
+        if batch.span.records_max > ONE_BATCH_RECORDS_MAX:
+            return None
+        indexes = TableIndexes.of_one_batch()
+    return indexes.of(run.path, key, placed=placed, only=only)
 
 
 def _evolved(skipped: RunResult, commit: Commit) -> RunResult:

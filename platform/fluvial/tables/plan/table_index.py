@@ -10,7 +10,7 @@ saved is right for the files that the table still has; only the keys of others a
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 INDEX_BYTES_MAX = 768 << 20
 ROWS_BYTES_MAX = 512 << 20
 VECTORS_BYTES_MAX = 64 << 20
+ONE_BATCH_RECORDS_MAX = 50_000
+"""A driver that runs one batch has an index for so many records and, in few files, so many keys: it is made in less
+time than a job of Spark's takes that looks for them in the table."""
+ONE_BATCH_KEYS_MAX = 50_000
 # Read at once: far fewer than Spark's driver takes as one answer (spark.driver.maxResultSize, 1 GiB).
 KEYS_A_PART = 3_000_000
 # Saved whenever so many keys, and an eighth of all, would have to be read again: some 2.5 µs each.
@@ -39,12 +43,27 @@ SAVED_SHARE = 8
 
 
 class TableIndexes:
-    """The indexes of the tables that one driver keeps up to date."""
+    """
+    The indexes of the tables that one driver keeps up to date; with `only_small` of those on this machine that consist
+    of few files.
+    """
 
-    def __init__(self, *, index_bytes_max: int = INDEX_BYTES_MAX, rows_bytes_max: int = ROWS_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        index_bytes_max: int = INDEX_BYTES_MAX,
+        rows_bytes_max: int = ROWS_BYTES_MAX,
+        only_small: bool = False,
+    ) -> None:
         self._index_bytes_max = index_bytes_max
         self._rows_bytes_max = rows_bytes_max
+        self._only_small = only_small
         self._tables: dict[str, TableIndex] = {}
+
+    @classmethod
+    def of_one_batch(cls) -> Self:
+        """The indexes for a driver that runs one batch: of tables that are read in no time."""
+        return cls(index_bytes_max=ONE_BATCH_KEYS_MAX * BYTES_A_KEY, only_small=True)
 
     def of(self, path: str, key: str, *, placed: bool, only: str | None = None) -> "TableIndex":
         """
@@ -61,6 +80,7 @@ class TableIndexes:
                 only=only,
                 index_bytes_max=self._index_bytes_max,
                 rows_bytes_max=self._rows_bytes_max,
+                only_small=self._only_small,
             )
         return found
 
@@ -73,13 +93,22 @@ class TableIndex:
     """The index of one table; `find` and `rows` answer for the version that `load` was last asked for."""
 
     def __init__(
-        self, path: str, key: str, *, placed: bool, only: str | None, index_bytes_max: int, rows_bytes_max: int
+        self,
+        path: str,
+        key: str,
+        *,
+        placed: bool,
+        only: str | None,
+        index_bytes_max: int,
+        rows_bytes_max: int,
+        only_small: bool,
     ) -> None:
         self.path = path
         self.key = key
         self._only = only
         self._columns = [key, "_partition", "_offset"] if placed else [key]
         self._index_bytes_max = index_bytes_max
+        self._only_small = only_small
         self._folder = _local(path)
         self._index: KeyIndex | None = None
         # Keys that were read from data files since the index was saved.
@@ -94,7 +123,11 @@ class TableIndex:
         if self._index is not None and self._index.version == version:
             return True
         self.forget()
-        files = None if self._folder is None else data_files(session, self.path, version)
+        files = None
+        if self._folder is not None:
+            files = data_files(session, self.path, version, without_query=self._only_small)
+        if files is None and self._only_small:
+            return False
         index = self._read_by_spark(session, version) if files is None else self._read_files(files, version)
         if index is None:
             return False

@@ -6,12 +6,14 @@ which is Delta's public API and does what the first cannot (another version of D
 of Spark Connect).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.few_rows import are_few, swap_few
 from fluvial.delta.key_index import GONE, Digests
 from fluvial.delta.merge import assignments, merge, values
-from fluvial.delta.row_swap import FILE, ROW, WRITTEN, can_swap, located, swap_located, swap_rows
+from fluvial.delta.row_swap import FILE, ROW, WRITTEN, Swapped, can_swap, located, swap_located, swap_rows
 from fluvial.delta.stamp import Stamp
 from fluvial.tables.declare.declarations import State
 from fluvial.tables.plan import frames
@@ -132,18 +134,10 @@ def _swap_compacted(
         written = written.join(left_out.hint("broadcast"), index.key, "left_anti")
     gone = known & ~stale
     ended = gone & deleted
+    few = are_few(len(keys), latest)
     with index.following():
-        swapped = swap_rows(
-            session,
-            index.path,
-            written,
-            index.rows_by_file(old.take(gone)),
-            version=version,
-            stamp=replace(stamp, removed=int(ended.sum())),
-            files=files,
-            by=[index.key],
-            vectors=index.vectors,
-        )
+        places, stamp = index.rows_by_file(old.take(gone)), replace(stamp, removed=int(ended.sum()))
+        swapped = _swap(session, written, places, index, version=version, stamp=stamp, files=files, few=few)
         index.committed(session, swapped, digests.take(ended))
 
 
@@ -162,19 +156,12 @@ def _swap_state(
     locations = index.find(digests)
     ended = (locations.file != GONE) & ~batch["_alive"].to_numpy(zero_copy_only=False)
     with index.following():
-        old = frame_of(session, index.path, index.rows(locations))
-        swaps = frames.state_swaps(partials, old.hint("broadcast"), declaration)
-        swapped = swap_rows(
-            session,
-            index.path,
-            swaps.where(WRITTEN).drop(WRITTEN, FILE, ROW),
-            index.rows_by_file(locations),
-            version=version,
-            stamp=replace(stamp, removed=int(ended.sum())),
-            files=files,
-            by=[declaration.key],
-            vectors=index.vectors,
-        )
+        rows = index.rows(locations)
+        few = are_few(len(digests), partials, 0 if rows is None else rows.nbytes)
+        swaps = frames.state_swaps(partials, frame_of(session, index.path, rows).hint("broadcast"), declaration)
+        written = swaps.where(WRITTEN).drop(WRITTEN, FILE, ROW)
+        places, stamp = index.rows_by_file(locations), replace(stamp, removed=int(ended.sum()))
+        swapped = _swap(session, written, places, index, version=version, stamp=stamp, files=files, few=few)
         index.committed(session, swapped, digests.take(ended))
 
 
@@ -209,6 +196,36 @@ def _swap_changes(
             changes.unpersist()
         # Where those lie that still have a row is read back from what was written.
         index.committed(session, swapped, Digests.of(moved[declaration.key].to_pylist()))
+
+
+def _swap(
+    session: "SparkSession",
+    written: "DataFrame",
+    gone: Mapping[str, Any],
+    index: TableIndex,
+    *,
+    version: int,
+    stamp: Stamp,
+    files: int,
+    few: bool,
+) -> Swapped:
+    """Commit rows in the order of their keys in the place of others; `few` are written here if they can be."""
+    swapped = None
+    if few:
+        swapped = swap_few(
+            session, index.path, written, gone, version=version, stamp=stamp, by=index.key, vectors=index.vectors
+        )
+    return swapped or swap_rows(
+        session,
+        index.path,
+        written,
+        gone,
+        version=version,
+        stamp=stamp,
+        files=files,
+        by=[index.key],
+        vectors=index.vectors,
+    )
 
 
 def _merge_compacted(session: "SparkSession", path: str, latest: "DataFrame", *, key: str, stamp: Stamp) -> None:

@@ -31,3 +31,11 @@ def test_a_file_tells_its_rows_and_the_bounds_of_its_columns(tmp_path: Path) -> 
         "maxValues": {"who": "b", "day": 3, "weight": 1.5, "on": "2026-01-31"},
         "nullCount": {"who": 1, "day": 0, "weight": 1, "on": 1},
     }
+
+
+def test_who_looks_for_one_value_skips_most_pages(tmp_path: Path) -> None:
+    written = write_file(str(tmp_path), pa.table({"key": [f"{number:06}" for number in range(100_000)]}))
+    file = pq.ParquetFile(tmp_path / json.loads(written.action)["add"]["path"])
+    column = file.metadata.row_group(0).column(0)
+    assert column.has_offset_index
+    assert column.has_column_index
