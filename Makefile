@@ -70,7 +70,7 @@ rules-mutations: java $(READY) ## break rules of registry, lease, lag and Delta 
 bench: java $(READY) ## measure the main path on this machine
 	$(BIN)/python -m tests.bench.main_path
 
-bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE (about a quarter of an hour); FULL=1 for every row
+bench-state: java $(READY) ## measure keyed tables beside the hand-written MERGE (about a quarter of an hour): BENCH="--only vectors", FULL=1 for every row
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.state $(BENCH)
 

@@ -2,17 +2,18 @@
 Our tables beside the pipelines that one writes by hand: `make bench-state`, or `python -m tests.bench.state`.
 
 Keyed tables: all sides read the same topic, in turn, block of batches after block, in one Spark session; the
-hand-written side is the usual `foreachBatch` and MERGE, once as commonly written, once tuned. Tables are compared, and
-a difference is an error. Printed are means over the batches after the first two, upkeep included (medians in
-brackets), and their ratios. FULL=1 measures every row; what a stopped run measured is kept in `--results` and not
-measured again. `--only` chooses parts.
+hand-written side is the usual `foreachBatch` and MERGE, once as commonly written, once tuned. `--only vectors` has
+those that mark rows as gone instead: the tuned MERGE with deletion vectors, and Iceberg's, whose jar Maven fetches.
+Tables are compared, and a difference is an error. Printed are means over the batches after the first two, upkeep
+included (medians in brackets), and their ratios. FULL=1 measures every row; what a stopped run measured is kept in
+`--results` and not measured again. `--only` chooses parts.
 """
 
 import argparse
 import json
 import os
 import sys
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,27 @@ from rich.table import Table
 
 from tests.bench.state import appending, idle, restarts, starting, visible
 from tests.bench.state.reading import Reads
-from tests.bench.state.rows import COMMON, DEFAULT, FOLDS, FULL, OURS, TUNED, Row, Side, Work, by_table
-from tests.bench.state.tables import measure
+from tests.bench.state.rows import (
+    COMMON,
+    DEFAULT,
+    FOLDS,
+    FULL,
+    ICEBERG,
+    MARKING,
+    OURS,
+    TUNED,
+    VECTORS,
+    Row,
+    Side,
+    Work,
+    by_table,
+)
+from tests.bench.state.tables import measure, session_conf
 
 # After this row the table is read as it lies.
 READ = DEFAULT[1]
 _FILE_COLUMNS = 180
-PARTS = ("tables", "folds", "history", "visible", "mart", "start", "restart", "idle")
+PARTS = ("tables", "folds", "vectors", "history", "visible", "mart", "start", "restart", "idle")
 
 
 class Kept:
@@ -48,14 +63,15 @@ class Kept:
 
 
 def _title(row: Row) -> str:
-    return f"{row}, {row.batches} batches"
+    return f"{row}, {row.batches} batches{', scanned' if row.is_scanned else ''}"
 
 
-def _measure_tables(rows: tuple[Row, ...], sides: list[str], kept: Kept, progress: Progress) -> None:
-    for group in by_table(row for row in rows if _title(row) not in kept):
-        wanted = [side for side in sides if side in group[0].sides]
-        for row, found, reads in measure(group, wanted, progress, READ):
-            kept.keep(_title(row), {name: [side.seconds, side.written] for name, side in found.items()})
+def _measure_tables(rows: tuple[Row, ...], kept: Kept, progress: Progress) -> None:
+    rows = tuple(row for row in rows if _title(row) not in kept)
+    conf = session_conf(rows)
+    for group in by_table(rows):
+        for row, found, reads in measure(group, conf, progress, READ):
+            kept.keep(_title(row), {name: list(astuple(side)) for name, side in found.items()})
             if reads is not None:
                 kept.keep("reads", astuple(reads))
 
@@ -63,7 +79,7 @@ def _measure_tables(rows: tuple[Row, ...], sides: list[str], kept: Kept, progres
 def _report_tables(kept: Kept, rows: tuple[Row, ...]) -> Table:
     table = Table("work", "fluvial s", "by hand s", "ratio", "tuned s", "ratio", "MB a batch", "by hand MB", "ratio")
     for row in rows:
-        if _title(row) not in kept:
+        if row.is_scanned or _title(row) not in kept:
             continue
         sides = {name: Side(*each) for name, each in kept.results[_title(row)].items()}
         ours, common, tuned = (sides.get(name) for name in (OURS, COMMON, TUNED))
@@ -89,6 +105,31 @@ def _report_tables(kept: Kept, rows: tuple[Row, ...]) -> Table:
 
 def _beside(ours: Side, other: Side | None) -> tuple[str, str]:
     return ("", "") if other is None else (f"{other.mean:.2f} ({other.median:.2f})", f"{other.mean / ours.mean:.1f}")
+
+
+def _report_vectors(kept: Kept, rows: tuple[Row, ...]) -> Table:
+    columns = ("fluvial s", "theirs s", "MB a batch", "theirs MB", "first scan s", "theirs s", "scan s", "theirs s")
+    table = Table("work", "beside", *(each for at in range(0, 8, 2) for each in (*columns[at : at + 2], "ratio")))
+    for row in rows:
+        if not row.is_scanned or _title(row) not in kept:
+            continue
+        sides = {name: Side(*each) for name, each in kept.results[_title(row)].items()}
+        ours = sides.pop(OURS)
+        for name, theirs in sides.items():
+            table.add_row(
+                str(row),
+                name,
+                f"{ours.mean:.2f} ({ours.median:.2f})",
+                *_beside(ours, theirs),
+                *_figures(ours.megabytes_a_batch, theirs.megabytes_a_batch),
+                *_figures(ours.first_scan, theirs.first_scan),
+                *_figures(ours.scan, theirs.scan),
+            )
+    return table
+
+
+def _figures(ours: float, theirs: float) -> tuple[str, str, str]:
+    return f"{ours:.2f}", f"{theirs:.2f}", f"{theirs / ours:.2f}"
 
 
 def _report_rest(kept: Kept) -> Table:
@@ -130,6 +171,31 @@ def _report_rest(kept: Kept) -> Table:
     return table
 
 
+def _rows(words: argparse.Namespace, parts: list[str], *, is_full: bool) -> tuple[Row, ...]:
+    """The rows that are asked for; of their sides those that are."""
+    if words.keys:
+        sides = (COMMON, TUNED) if words.sides is None else tuple(words.sides)
+        return (
+            Row(
+                keys=words.keys,
+                events=words.events,
+                batches=words.batches,
+                theirs=words.batches,
+                work=words.work,
+                sides=sides,
+                is_scanned=bool({VECTORS, ICEBERG}.intersection(sides)),
+            ),
+        )
+    if is_full:
+        rows = FULL if {"tables", "folds"}.intersection(parts) else ()
+    else:
+        rows = (*(DEFAULT if "tables" in parts else ()), *(FOLDS if "folds" in parts else ()))
+    rows = (*rows, *(MARKING if "vectors" in parts else ()))
+    if words.sides is None:
+        return rows
+    return tuple(replace(row, sides=tuple(side for side in row.sides if side in words.sides)) for row in rows)
+
+
 def main() -> int:
     """Measure, print, and keep what was measured."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.state", description=(__doc__ or "").split("\n")[1])
@@ -141,7 +207,7 @@ def main() -> int:
         "--work", type=Work, choices=list(Work), default=Work.LATEST, help="what the table keeps (with --keys)"
     )
     parser.add_argument(
-        "--sides", default=[COMMON, TUNED], nargs="*", choices=[COMMON, TUNED], help="whom to measure beside ours"
+        "--sides", nargs="*", choices=[COMMON, TUNED, VECTORS, ICEBERG], help="whom to measure beside ours"
     )
     parser.add_argument("--results", type=Path, default=Path(".fluvial/bench-state.json"), help="what is kept")
     words = parser.parse_args()
@@ -150,18 +216,12 @@ def main() -> int:
     unknown = set(parts).difference(PARTS)
     if unknown:
         parser.error(f"--only {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
-    rows: tuple[Row, ...] = ()
     if words.keys:
-        batches = words.batches
-        rows = (Row(keys=words.keys, events=words.events, batches=batches, theirs=batches, work=words.work),)
         parts = ["tables"]
-    elif full:
-        rows = FULL
-    else:
-        rows = (*(DEFAULT if "tables" in parts else ()), *(FOLDS if "folds" in parts else ()))
+    rows = _rows(words, parts, is_full=full)
     kept = Kept(words.results)
     with Progress(console=Console(stderr=True)) as progress:
-        _measure_tables(rows, words.sides, kept, progress)
+        _measure_tables(rows, kept, progress)
         if "history" in parts and "history" not in kept:
             kept.keep("history", appending.measure(progress))
         for part, table in (("visible", visible.TopicTable()), ("mart", visible.MartTable())):
@@ -179,6 +239,7 @@ def main() -> int:
     if not console.is_terminal:
         console = Console(width=_FILE_COLUMNS)
     console.print(_report_tables(kept, tuple(dict.fromkeys((*DEFAULT, *FOLDS, *FULL, *rows)))))
+    console.print(_report_vectors(kept, tuple(dict.fromkeys((*MARKING, *rows)))))
     console.print(_report_rest(kept))
     return 0
 

@@ -1,19 +1,20 @@
 """
-The pipeline that one writes by hand: Structured Streaming from Kafka, `foreachBatch`, and MERGE into a Delta table.
+The pipeline that one writes by hand: Structured Streaming from Kafka, `foreachBatch`, and MERGE into a table.
 
-Once as it is commonly written, and once by someone who has read about tuning: Delta's log read in one task, the batch
-cached, shuffles as wide as the machine, small files written together now and then.
+Delta's once as it is commonly written, and once by someone who has read about tuning: its log read in one task, the
+batch cached, shuffles as wide as the machine, small files written together now and then. That one's again with
+deletion vectors, and Iceberg's.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tests.bench.state.events import PARTITIONS, SCHEMA, TOPIC
+from tests.bench.state.events import SCHEMA, TOPIC
+from tests.bench.state.merges import MergedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MERGES_BETWEEN_OPTIMIZE = 50
 _FOLD_UPDATES = {
     "events": "t.events + s.events",
     "total": "t.total + s.total",
@@ -27,26 +28,32 @@ _FOLD_UPDATES = {
 
 
 class ByHand:
-    """One hand-written stream and its table. `tuned` and `folds` choose which."""
+    """One hand-written stream into one table, in a session of its own; `folds` chooses what it keeps of a key."""
 
-    def __init__(self, spark: "SparkSession", folder: Path, servers: str, *, tuned: bool, folds: bool) -> None:
-        self.path = str(folder / "table")
-        self._checkpoint = str(folder / "checkpoint")
+    def __init__(
+        self, spark: "SparkSession", table: MergedTable, checkpoint: Path, servers: str, *, folds: bool
+    ) -> None:
+        self.table = table
+        self.session = spark.newSession()
+        for name, value in table.conf.items():
+            self.session.conf.set(name, value)
+        self._checkpoint = str(checkpoint)
         self._servers = servers
-        self._tuned = tuned
         self._folds = folds
-        self._merges = 0
-        self._spark = spark.newSession()
-        conf = self._spark.conf
-        conf.set("spark.databricks.delta.snapshotPartitions", "1" if tuned else "50")
-        conf.set("spark.sql.shuffle.partitions", str(PARTITIONS) if tuned else "200")
+
+    @property
+    def path(self) -> str:
+        return self.table.path
+
+    def rows(self) -> "DataFrame":
+        return self.table.rows(self.session)
 
     def run(self, events_a_batch: int) -> list[float]:
         """Work off what is in the topic in batches of so many events; the seconds of each batch."""
         from tests.bench.state.events import Contract
 
         records = (
-            self._spark.readStream.format("kafka")
+            self.session.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self._servers)
             .option("subscribe", TOPIC)
             .option("startingOffsets", "earliest")
@@ -65,27 +72,10 @@ class ByHand:
         return [each["durationMs"]["triggerExecution"] / 1000 for each in progress]
 
     def _merge(self, batch: "DataFrame", _batch_id: int) -> None:
-        from delta.tables import DeltaTable
-
-        changes = _folded(batch) if self._folds else _latest(batch)
-        session = batch.sparkSession
-        if self._tuned:
-            changes = changes.persist()
-        try:
-            if not DeltaTable.isDeltaTable(session, self.path):
-                changes.write.format("delta").save(self.path)
-                return
-            merge: Any = (
-                DeltaTable.forPath(session, self.path).alias("t").merge(changes.alias("s"), "t.sensor = s.sensor")
-            )
-            merge = merge.whenMatchedUpdate(set=_FOLD_UPDATES) if self._folds else merge.whenMatchedUpdateAll()
-            merge.whenNotMatchedInsertAll().execute()
-        finally:
-            if self._tuned:
-                changes.unpersist()
-        self._merges += 1
-        if self._tuned and self._merges % MERGES_BETWEEN_OPTIMIZE == 0:
-            session.sql(f"OPTIMIZE delta.`{self.path}`")
+        if self._folds:
+            self.table.merge(_folded(batch), _FOLD_UPDATES)
+        else:
+            self.table.merge(_latest(batch), {})
 
 
 def _decoded(records: "DataFrame", schema: str) -> "DataFrame":

@@ -14,6 +14,8 @@ def main() -> None:
     from pyspark.sql import SparkSession
 
     from tests.bench.state.by_hand import ByHand
+    from tests.bench.state.merges import merged_table
+    from tests.bench.state.rows import COMMON
 
     folder, jars = sys.argv[1:]
     spark = (
@@ -24,9 +26,9 @@ def main() -> None:
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .getOrCreate()
     )
-    ByHand(spark, Path(folder) / "by-hand", os.environ["FLUVIAL_BOOTSTRAP_SERVERS"], tuned=False, folds=False).run(
-        10**9
-    )
+    mine = Path(folder) / "by-hand"
+    table = merged_table(COMMON, mine, 0)
+    ByHand(spark, table, mine / "checkpoint", os.environ["FLUVIAL_BOOTSTRAP_SERVERS"], folds=False).run(10**9)
     spark.stop()
 
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from statistics import median
 
 OURS, COMMON, TUNED = "fluvial", "by hand", "by hand, tuned"
+VECTORS, ICEBERG = "by hand, deletion vectors", "by hand, Iceberg"
 BLOCK = 5
 """Batches of one side before the other side has its turn."""
 
@@ -35,7 +36,9 @@ class Row:
     batches: int
     theirs: int = field(compare=False)
     work: Work = Work.LATEST
-    sides: tuple[str, ...] = (COMMON, TUNED)
+    sides: tuple[str, ...] = field(default=(COMMON, TUNED), compare=False)
+    is_scanned: bool = False
+    """Whether each side's table is read whole, twice, after each block that is measured."""
 
     def __str__(self) -> str:
         return f"{self.work}, {self.events:,} events into {self.keys:,} keys"
@@ -58,6 +61,11 @@ FOLDS = (
     Row(keys=2_000_000, events=10_000, batches=50, theirs=5, work=Work.FOLDS),
     # What a reducer folds by hand no MERGE can do: the table is held against that of the folds.
     Row(keys=2_000_000, events=10_000, batches=50, theirs=5, work=Work.REDUCER, sides=(TUNED,)),
+)
+# Sides that mark rows as gone leave something behind with each batch: all of their batches are done, and measured.
+MARKING = (
+    Row(keys=50_000, events=2_000, batches=50, theirs=50, sides=(VECTORS, ICEBERG), is_scanned=True),
+    Row(keys=2_000_000, events=10_000, batches=50, theirs=50, sides=(VECTORS, ICEBERG), is_scanned=True),
 )
 FULL = (
     *(
@@ -82,10 +90,15 @@ def by_table(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 @dataclass(slots=True)
 class Side:
-    """What one side took: seconds of each batch, bytes that those batches wrote."""
+    """
+    What one side took: seconds of each batch, bytes that those batches wrote.
+
+    Of each scan of its table: seconds of the first since it was changed, and of the same again.
+    """
 
     seconds: list[float] = field(default_factory=list)
     written: int = 0
+    scans: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def mean(self) -> float:
@@ -96,6 +109,16 @@ class Side:
     @property
     def median(self) -> float:
         return median(self.seconds[WARM_UP:])
+
+    @property
+    def first_scan(self) -> float:
+        """The median, of a table at all distances from its last upkeep; the table's files are found first."""
+        return median(first for first, _ in self.scans[WARM_UP:])
+
+    @property
+    def scan(self) -> float:
+        """The same of a table whose files are known."""
+        return median(again for _, again in self.scans[WARM_UP:])
 
     @property
     def megabytes_a_batch(self) -> float:

@@ -4,7 +4,7 @@ Keyed tables, ours and the hand-written ones, kept up to date from one topic in 
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from fluvial.tables.drive.runner import materialize
 from fluvial.tables.plan.table_index import TableIndexes
 from tests.bench.state.by_hand import ByHand
 from tests.bench.state.events import TOPIC, Contract, Source, broker
-from tests.bench.state.reading import Reads, time_reads
-from tests.bench.state.rows import BLOCK, COMMON, OURS, TUNED, Row, Side, Work
+from tests.bench.state.merges import MARKING_SIDES, iceberg_conf, merged_table
+from tests.bench.state.reading import Reads, time_reads, time_scan
+from tests.bench.state.rows import BLOCK, ICEBERG, OURS, Row, Side, Work
 
 _FOLDS = {
     "events": count(),
@@ -70,6 +71,9 @@ class Ours:
         self._aside = ThreadPoolExecutor(max_workers=1)
         self.path = str(folder / self._declaration.table.replace(".", "/"))
 
+    def rows(self) -> Any:
+        return self._spark.read.format("delta").load(self.path)
+
     def run(self, events_a_batch: int) -> list[float]:
         """Work off what is in the topic; the seconds of each batch."""
         seconds = []
@@ -93,33 +97,47 @@ class Ours:
             seconds.append(time.monotonic() - began)
 
 
+def session_conf(rows: Iterable[Row]) -> dict[str, str]:
+    """What the session of these rows is started with; Iceberg is in it where one of them has it."""
+    conf = {"spark.driver.memory": "4g"}
+    return {**conf, **iceberg_conf()} if any(ICEBERG in row.sides for row in rows) else conf
+
+
 def measure(
-    rows: list[Row], sides: list[str], progress: Progress, reads_of: Row | None
+    rows: list[Row], conf: Mapping[str, str], progress: Progress, reads_of: Row | None
 ) -> Iterator[tuple[Row, dict[str, Side], Reads | None]]:
     """
     Run rows that go into the same tables, and yield each when it is measured; after `reads_of` with its reads.
 
-    Raises SystemExit when the tables differ.
+    Raises SystemExit when the tables differ, or one has no deletion vectors that should have.
     """
-    keys, work = rows[0].keys, rows[0].work
+    keys, work, sides = rows[0].keys, rows[0].work, rows[0].sides
     with tempfile.TemporaryDirectory(prefix="bench-state-") as temporary:
         folder = Path(temporary)
         with broker(folder / "log") as servers:
             source = Source(servers, keys)
             source.write_all_keys()
-            spark = build_session(Settings(warehouse=str(folder / "ours"), spark_conf={"spark.driver.memory": "4g"}))
+            spark = build_session(Settings(warehouse=str(folder / "ours"), spark_conf=conf))
             ours = Ours(spark, folder / "ours", servers, work)
             theirs = {
-                COMMON: ByHand(spark, folder / "common", servers, tuned=False, folds=work is not Work.LATEST),
-                TUNED: ByHand(spark, folder / "tuned", servers, tuned=True, folds=work is not Work.LATEST),
+                side: ByHand(
+                    spark,
+                    merged_table(side, folder / str(number), keys),
+                    folder / str(number) / "checkpoint",
+                    servers,
+                    folds=work is not Work.LATEST,
+                )
+                for number, side in enumerate(sides)
             }
-            theirs = {name: theirs[name] for name in sides}
             for pipeline in (ours, *theirs.values()):
                 pipeline.run(keys)
             for row in rows:
                 found = {name: Side() for name in (OURS, *sides)}
                 _run(row, source, ours, theirs, found, progress)
-                _compare(spark, {OURS: ours.path, **{name: each.path for name, each in theirs.items()}}, row)
+                for side, pipeline in theirs.items():
+                    _compare(ours, pipeline, f"{row}: the tables of {OURS} and {side}", work)
+                    if side in MARKING_SIDES and not pipeline.table.vectors_written(pipeline.session):
+                        raise SystemExit(f"{row}: the merges of {side} have written no deletion vectors")
                 yield row, found, time_reads(spark, ours.path, keys, folder / "fresh") if row == reads_of else None
 
 
@@ -140,6 +158,9 @@ def _run(
                 _timed(pipeline, row, found[name])
         else:
             waiting += row.events * BLOCK
+        if is_measured and row.is_scanned:
+            for name, each in {OURS: ours, **theirs}.items():
+                found[name].scans.append((time_scan(each.rows), time_scan(each.rows)))
         progress.advance(task, BLOCK)
     if waiting:
         for pipeline in theirs.values():
@@ -157,22 +178,17 @@ def _bytes(path: str) -> int:
     return sum(entry.stat().st_size for entry in Path(path).rglob("*") if entry.is_file())
 
 
-def _compare(spark: Any, paths: dict[str, str], row: Row) -> None:
-    columns = ("sequence", "celsius", "remark", "at") if row.work is Work.LATEST else _FOLDS
-    ours = spark.read.format("delta").load(paths[OURS])
-    for name, path in paths.items():
-        if name == OURS:
-            continue
-        theirs = spark.read.format("delta").load(path)
-        # Sums of floating-point numbers depend on the order of their terms.
-        same = " AND ".join(
-            f"abs(o.{column} - t.{column}) <= 1e-12 * abs(o.{column})"
-            if column == "mean"
-            else f"o.{column} <=> t.{column}"
-            for column in columns
-        )
-        both = ours.alias("o").join(theirs.alias("t"), "sensor", "full_outer")
-        differing = both.where(f"NOT coalesce({same}, false)")
-        if differing.count():
-            differing.show(20, truncate=False)
-            raise SystemExit(f"{row}: the tables of {OURS} and {name} differ")
+def _compare(ours: Ours, by_hand: ByHand, which: str, work: Work) -> None:
+    columns = ("sequence", "celsius", "remark", "at") if work is Work.LATEST else _FOLDS
+    # Sums of floating-point numbers depend on the order of their terms.
+    same = " AND ".join(
+        f"abs(o.{column} - t.{column}) <= 1e-12 * abs(o.{column})" if column == "mean" else f"o.{column} <=> t.{column}"
+        for column in columns
+    )
+    # In the session by hand, as Iceberg's catalog is known there alone.
+    our_rows = by_hand.session.read.format("delta").load(ours.path)
+    both = our_rows.alias("o").join(by_hand.rows().alias("t"), "sensor", "full_outer")
+    differing = both.where(f"NOT coalesce({same}, false)")
+    if differing.count():
+        differing.show(20, truncate=False)
+        raise SystemExit(f"{which} differ")
