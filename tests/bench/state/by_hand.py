@@ -9,7 +9,7 @@ deletion vectors, and Iceberg's.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.bench.state.events import SCHEMA, TOPIC
+from tests.bench.state.events import PARTITIONS, SCHEMA, TOPIC
 from tests.bench.state.merges import MergedTable
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class ByHand:
             .option("kafka.bootstrap.servers", self._servers)
             .option("subscribe", TOPIC)
             .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", str(events_a_batch))
+            # Spark rounds down what is of each partition: a block would end with a batch of an event or two.
+            .option("maxOffsetsPerTrigger", str(events_a_batch + PARTITIONS))
             .load()
         )
         query = (
