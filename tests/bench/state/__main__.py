@@ -22,6 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tests.bench.state import appending, idle, restarts, starting, visible
+from tests.bench.state.merges import MARKING_SIDES
 from tests.bench.state.reading import Reads
 from tests.bench.state.rows import (
     COMMON,
@@ -183,7 +184,7 @@ def _rows(words: argparse.Namespace, parts: list[str], *, is_full: bool) -> tupl
                 theirs=words.batches,
                 work=words.work,
                 sides=sides,
-                is_scanned=bool({VECTORS, ICEBERG}.intersection(sides)),
+                is_scanned=bool(MARKING_SIDES.intersection(sides)),
             ),
         )
     if is_full:

@@ -16,7 +16,7 @@ from tests.peers.iceberg_jar import require_iceberg_jar
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MARKING_SIDES = (VECTORS, ICEBERG)
+MARKING_SIDES = frozenset({VECTORS, ICEBERG})
 MERGES_BETWEEN_OPTIMIZE = 50
 # What marks rows leaves small files, and each is opened by each merge and each query.
 MARKING_MERGES_BETWEEN_UPKEEP = 12

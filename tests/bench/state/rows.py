@@ -113,12 +113,17 @@ class Side:
     @property
     def first_scan(self) -> float:
         """The median, of a table at all distances from its last upkeep; the table's files are found first."""
-        return median(first for first, _ in self.scans[WARM_UP:])
+        return median(first for first, _ in self._warm_scans)
 
     @property
     def scan(self) -> float:
         """The same of a table whose files are known."""
-        return median(again for _, again in self.scans[WARM_UP:])
+        return median(again for _, again in self._warm_scans)
+
+    @property
+    def _warm_scans(self) -> list[tuple[float, float]]:
+        # A short trial has none of these.
+        return self.scans[WARM_UP:] or self.scans
 
     @property
     def megabytes_a_batch(self) -> float:

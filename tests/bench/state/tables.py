@@ -19,7 +19,7 @@ from fluvial.tables.plan.table_index import TableIndexes
 from tests.bench.state.by_hand import ByHand
 from tests.bench.state.events import TOPIC, Contract, Source, broker
 from tests.bench.state.merges import MARKING_SIDES, iceberg_conf, merged_table
-from tests.bench.state.reading import Reads, time_reads, time_scan
+from tests.bench.state.reading import SCANNED, Reads, time_reads, time_scan
 from tests.bench.state.rows import BLOCK, ICEBERG, OURS, Row, Side, Work
 
 _FOLDS = {
@@ -30,7 +30,7 @@ _FOLDS = {
     "mean": mean("pascal"),
     "sequence": latest("sequence"),
 }
-
+_FOLDS_SCANNED = ("count(*)", "sum(mean)", "max(coldest)", "max(sequence)")
 
 _REDUCED = "events BIGINT, total BIGINT, coldest DOUBLE, warmest DOUBLE, pascals DOUBLE, mean DOUBLE, sequence BIGINT"
 
@@ -145,6 +145,7 @@ def _run(
     row: Row, source: Source, ours: Ours, theirs: dict[str, ByHand], found: dict[str, Side], progress: Progress
 ) -> None:
     task = progress.add_task(str(row), total=row.batches)
+    scanned = SCANNED if row.work is Work.LATEST else _FOLDS_SCANNED
     waiting = 0
     for is_measured in row.blocks:
         if is_measured and waiting:
@@ -160,7 +161,7 @@ def _run(
             waiting += row.events * BLOCK
         if is_measured and row.is_scanned:
             for name, each in {OURS: ours, **theirs}.items():
-                found[name].scans.append((time_scan(each.rows), time_scan(each.rows)))
+                found[name].scans.append((time_scan(each.rows, scanned), time_scan(each.rows, scanned)))
         progress.advance(task, BLOCK)
     if waiting:
         for pipeline in theirs.values():

@@ -51,6 +51,7 @@ def test_a_mean_has_the_upkeep_in_it_and_no_warm_up() -> None:
 def test_a_scan_is_a_median_of_warm_ones_and_older_results_have_none() -> None:
     side = Side([1.0, 1.0, 1.0], 6, [(9.0, 9.0), (9.0, 9.0), (4.0, 3.0), (6.0, 1.0), (5.0, 2.0)])
     assert (side.first_scan, side.scan) == (5.0, 2.0)
+    assert Side([1.0], 6, [(9.0, 3.0), (9.0, 5.0)]).scan == 4.0
     assert Side(*cast("list[Any]", [[1.0, 1.0, 1.0], 6])).scans == []
 
 
