@@ -4,12 +4,11 @@ Iceberg's runtime for Spark, from its Maven artifact, for the benchmark that mea
 It is fetched once into the user's cache; nothing that users run needs it.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.peers.kafka_jars import KafkaJarsError, fetched
+from tests.peers.kafka_jars import KafkaJarsError, cache_folder, fetched
 
 VERSION = "1.10.0"
 ARTIFACTS = (f"org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:{VERSION}",)
@@ -21,8 +20,7 @@ class IcebergJarError(RuntimeError):
 
 def require_iceberg_jar(say: Callable[[str], None] = lambda _line: None) -> Path:
     """Return the jar, fetched first where it has to be (50 MB). Raises IcebergJarError."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "fluvial" / f"iceberg-{VERSION}"
+    folder = cache_folder(f"iceberg-{VERSION}")
     if not folder.exists() and shutil.which("mvn") is None:
         raise IcebergJarError("Iceberg's jar is fetched by Maven, and there is no `mvn` on PATH: apt-get install maven")
     try:

@@ -50,8 +50,13 @@ class KafkaJarsError(RuntimeError):
 
 def jars_folder(artifacts: Sequence[str] = ARTIFACTS) -> Path:
     """The folder of the user's cache that holds the jars of this version once they are fetched."""
+    return cache_folder(f"kafka-{KAFKA_VERSION}{'' if artifacts is ARTIFACTS else '-streams-connect'}")
+
+
+def cache_folder(name: str) -> Path:
+    """The folder of this name in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "fluvial" / f"kafka-{KAFKA_VERSION}{'' if artifacts is ARTIFACTS else '-streams-connect'}"
+    return Path(base) / "fluvial" / name
 
 
 def lacking(artifacts: Sequence[str] = ARTIFACTS) -> str | None:

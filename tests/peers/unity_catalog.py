@@ -4,7 +4,6 @@ Unity Catalog's own server, from its Maven artifact, with a database in its memo
 It is fetched once into the user's cache; where Maven does not have it, the tests that need it are left out.
 """
 
-import os
 import shutil
 import subprocess
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.peers.kafka_jars import KafkaJarsError, fetched
+from tests.peers.kafka_jars import KafkaJarsError, cache_folder, fetched
 
 VERSION = "0.6.0"
 ARTIFACTS = (f"io.unitycatalog:unitycatalog-server:{VERSION}", "org.apache.logging.log4j:log4j-core:2.25.3")
@@ -38,8 +37,7 @@ class UnityCatalogError(RuntimeError):
 
 def require_server() -> Path:
     """Return the folder of the server's jars, fetched first where it has to be. Raises UnityCatalogError."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "fluvial" / f"unitycatalog-{VERSION}"
+    folder = cache_folder(f"unitycatalog-{VERSION}")
     if shutil.which("java") is None or shutil.which("mvn") is None:
         raise UnityCatalogError("Unity Catalog's server needs Java 17 and Maven")
     try:

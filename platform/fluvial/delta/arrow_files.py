@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 # Delta's own bounds of longer texts are cut off; without bounds a file is read by everyone.
 _TEXT_MAX = 32
-# Of rows in the order of a column, who looks for one value of it reads few.
-_PAGE_BYTES = 64 << 10
+# Of rows in the order of a column, who looks for one value of it reads few. No dictionary is larger: of one that holds
+# all values of a column, the numbers in their place are all on one page.
+_PAGE_BYTES = 32 << 10
 # So many columns have bounds, unless a table says otherwise.
 _COLUMNS_MAX = 32
 
@@ -44,7 +45,14 @@ def write_file(path: str, rows: "pa.Table") -> WrittenFile:
     rows = rows.replace_schema_metadata({"org.apache.spark.version": __version__})
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     file = Path(path) / name
-    pq.write_table(rows, file, compression="snappy", write_page_index=True, data_page_size=_PAGE_BYTES)
+    pq.write_table(
+        rows,
+        file,
+        compression="snappy",
+        write_page_index=True,
+        data_page_size=_PAGE_BYTES,
+        dictionary_pagesize_limit=_PAGE_BYTES,
+    )
     size = file.stat().st_size
     stats: dict[str, Any] = {"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for column, least, most, nulls in _bounds(rows.select(range(min(rows.num_columns, _COLUMNS_MAX)))):

@@ -5,11 +5,10 @@ Rows that are few enough to be written by this process: a job of Spark's that wr
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fluvial.delta.arrow_files import write_file
 from fluvial.delta.commit import AnyStamp
-from fluvial.delta.jvm import delta_log, none
+from fluvial.delta.jvm import converters, delta_log, none
 from fluvial.delta.log import is_here
-from fluvial.delta.row_swap import Swapped, swap_files
+from fluvial.delta.row_swap import Swapped, swap_arrow_rows
 from fluvial.delta.table_here import columns_to_write
 
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ def swap_few(
     if columns is None:
         return None
     rows = written.toArrow().select(columns.names).cast(columns).sort_by(by)
-    files = [write_file(path, rows)] if rows.num_rows else []
-    return swap_files(session, path, files, gone, version=version, stamp=stamp, vectors=vectors)
+    return swap_arrow_rows(session, path, rows, gone, version=version, stamp=stamp, vectors=vectors)
 
 
 def are_few(rows: int, kept: "DataFrame", *more: int) -> bool:
@@ -61,5 +59,5 @@ def _columns(session: "SparkSession", path: str) -> "pa.Schema | None":
     if not is_here(path):
         return None
     metadata = delta_log(session, path).update(False, none(session), none(session)).metadata()
-    properties = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(metadata.configuration())
+    properties = converters(session).asJava(metadata.configuration())
     return columns_to_write(metadata.schemaString(), dict(properties))

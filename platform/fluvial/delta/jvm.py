@@ -38,6 +38,11 @@ def scala_object(session: "SparkSession", name: str) -> Any:
     return getattr(getattr(holder, f"{last}$"), "MODULE$")
 
 
+def converters(session: "SparkSession") -> Any:
+    """What turns Scala's collections into Java's, and back."""
+    return session._jvm.scala.jdk.javaapi.CollectionConverters
+
+
 def none(session: "SparkSession") -> Any:
     """Scala's `None`."""
     return session._jvm.scala.Option.empty()

@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from fluvial.delta.arrow_files import WrittenFile
+from fluvial.delta.arrow_files import WrittenFile, write_file
 from fluvial.delta.commit import AnyStamp, LostRaceError
 from fluvial.delta.deletion_vectors import PORTABLE_MAGIC, Vectors
 from fluvial.delta.errors import plain_path
-from fluvial.delta.jvm import be_active, delta_log, delta_version, none, scala_object
+from fluvial.delta.jvm import be_active, converters, delta_log, delta_version, none, scala_object
 from fluvial.delta.log import TableLog
 from fluvial.delta.recent import Recent
 from fluvial.spark.connect import is_client
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyroaring import BitMap64
     from pyspark.sql import DataFrame, SparkSession
 
@@ -314,10 +315,10 @@ def _ordered(rows: "DataFrame", by: Sequence[str]) -> "DataFrame":
     return rows.sortWithinPartitions(*(rows[f"`{name}`"] for name in by)) if by else rows
 
 
-def swap_files(
+def swap_arrow_rows(
     session: "SparkSession",
     path: str,
-    written: Collection[WrittenFile],
+    written: "pa.Table",
     gone: Mapping[str, Any],
     *,
     version: int,
@@ -325,10 +326,11 @@ def swap_files(
     vectors: "Recent[BitMap64] | None" = None,
 ) -> Swapped:
     """
-    Do what :func:`swap_rows` does with rows that stand in files of the table's folder already, which no commit has yet.
+    Do what :func:`swap_rows` does with rows that this process holds, in the table's columns, and writes itself.
     """
+    files = [write_file(path, written)] if written.num_rows else []
     transaction = _begun(session, path, version, stamp)
-    return transaction.swap(transaction.take_in(written), gone, Recent(0) if vectors is None else vectors, stamp)
+    return transaction.swap(transaction.take_in(files), gone, Recent(0) if vectors is None else vectors, stamp)
 
 
 def _begun(session: "SparkSession", path: str, version: int, stamp: AnyStamp) -> "_Transaction":
@@ -519,7 +521,7 @@ class _Transaction:
 
     @property
     def _converters(self) -> Any:
-        return self.session._jvm.scala.jdk.javaapi.CollectionConverters
+        return converters(self.session)
 
 
 def _all_files(session: "SparkSession", snapshot: Any) -> Collection[Any]:
@@ -538,7 +540,7 @@ def _told_files(session: "SparkSession", snapshot: Any) -> Collection[Any] | Non
 
     checkpoint_files = snapshot.checkpointProvider().topLevelFiles()
     try:
-        for each in session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(checkpoint_files):
+        for each in converters(session).asJava(checkpoint_files):
             pq.read_metadata(each.getPath().toUri().getPath())
     except (OSError, pa.ArrowException):
         return None
@@ -555,7 +557,7 @@ def _in_checksum(session: "SparkSession", snapshot: Any, field: str) -> list[Any
     if not checksum.isDefined() or not _is_of_commit(session, checksum.get(), snapshot):
         return None
     said = getattr(checksum.get(), field)()
-    return list(session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(said.get())) if said.isDefined() else None
+    return list(converters(session).asJava(said.get())) if said.isDefined() else None
 
 
 def _is_of_commit(session: "SparkSession", checksum: Any, snapshot: Any) -> bool:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fluvial.delta.arrow_files import write_file
 from fluvial.delta.mart_stamp import MartStamp
 from fluvial.delta.row_places import all_places, file_name, find_places, find_rows, read_places
-from fluvial.delta.row_swap import swap_files, takes_swaps
+from fluvial.delta.row_swap import swap_arrow_rows, takes_swaps
 from fluvial.delta.snapshot import Snapshot
 from fluvial.delta.table_here import plain_schema, table_here
 from fluvial.tables.plan.changed_keys import ChangedKeys, key_columns
@@ -128,10 +127,10 @@ class TableHere:
 
     def put(self, here: RowsHere, stamp: MartStamp) -> None:
         """
-        Put the rows in the place of the old ones in one commit. Raises as :func:`~fluvial.delta.row_swap.swap_files`.
+        Put the rows in the place of the old ones in one commit. Raises as
+        :func:`~fluvial.delta.row_swap.swap_arrow_rows`.
         """
-        files = [write_file(self.path, here.rows)] if here.rows.num_rows else []
-        swap_files(self.session, self.path, files, here.places, version=self.version, stamp=stamp)
+        swap_arrow_rows(self.session, self.path, here.rows, here.places, version=self.version, stamp=stamp)
 
 
 def input_here(
