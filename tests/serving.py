@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from fluvial.serve.server import Listening, serve_rows
 from fluvial.serve.service import Limits
@@ -83,7 +85,8 @@ def serving_beside(
 ) -> Iterator[tuple["subprocess.Popen[str]", dict[str, str]]]:
     """A process in `folder`, with further ports that `words` ask for; and its addresses, by their schemes."""
     command = [sys.executable, "-m", "fluvial", "serve", "--warehouse", str(warehouse), "--port", "0", *words]
-    environment = os.environ | {"TMPDIR": str(folder)}  # what a killed server leaves goes with the test
+    # What a killed server leaves goes with the test.
+    environment = os.environ | {"TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, env=environment
     ) as process:
@@ -100,4 +103,18 @@ def serving_beside(
             yield process, found
         finally:
             process.terminate()
-            process.wait(60)
+            wait_for_the_end(process)
+
+
+def wait_for_the_end(process: "subprocess.Popen[str]") -> None:
+    """Of one that was told to; what it and its processes are at is told where it does not come."""
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired as late:
+        everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        states = [f"{each.pid} {each.name()} {each.status()}" for each in everybody]
+        process.send_signal(signal.SIGABRT)  # faulthandler writes where each thread is
+        for other in everybody[1:]:
+            other.kill()
+        said, _ = process.communicate(timeout=60)
+        raise AssertionError("\n".join([str(late), *states, said])) from late
