@@ -13,9 +13,6 @@ from contextlib import suppress
 KEPT_BYTES_MAX = 16 << 20  # of free memory at the end of the heap, of which there is one
 MAPPED_FROM_BYTES = 4 << 20  # a larger piece of memory is the system's alone, and given back when it is free
 
-# So many more objects than before are looked through for cycles; by default it is 700, which a few requests bring.
-COLLECTED_OBJECTS_MIN = 10_000
-
 _M_TRIM_THRESHOLD = -1  # of malloc.h
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
@@ -37,7 +34,6 @@ def settle() -> None:
     """Call this once a node is ready: all that is loaded by then stays, so full collections need not look at it."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECTED_OBJECTS_MIN)
     if sys.platform == "linux":
         with suppress(AttributeError):  # musl has no such setting
             mallopt = ctypes.CDLL(None).mallopt
