@@ -11,17 +11,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from tests.bench.broker.servers import ROOT
+from tests.bench.broker.arena import fresh
+from tests.bench.broker.servers import ROOT, Broker, Kafka, Ours
 from tests.bench.clients.measure import Figure, Nodes, nodes, producer, quantile, rate, read, reader
 from tests.free_ports import free_ports
 
 MIB = 1 << 20
+_WARMING = 2_000  # records that Java compiles by
+_JUMPS_AFTER_S = 2.0
 
 
 def _fill(running: Nodes, records: int, size: int = 1_000) -> str:
@@ -40,10 +45,14 @@ def _drop_caches(running: Nodes, topic: str) -> None:
     """Have the system forget the pages of a topic's files; what is on the disk is all there is then."""
     os.sync()
     for member in running.members:
-        for file in (member.data_dir / f"{topic}-0").iterdir():
-            descriptor = os.open(file, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+        _forget(str(path) for path in (member.data_dir / f"{topic}-0").iterdir())
+
+
+def _forget(files: Iterable[str]) -> None:
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
 
 
 def distance(size: float) -> Iterator[Figure]:
@@ -213,31 +222,50 @@ class _At(Nodes):
 
 
 def disturbed(size: float) -> Iterator[Figure]:
-    """A tail reader's waiting time for each record, alone and beside one that jumps about in what is not in memory."""
-    with nodes(1) as running:
-        records = int(200_000 * size)
-        old, topic = _fill(running, records), running.topic()
-        for choice in ("alone", "beside random reads of old data"):
-            stop = threading.Event()
+    """A tail reader's waiting time, alone and beside one that jumps about in what is not in memory; Kafka's too."""
+    sides: tuple[tuple[type[Broker], dict[str, dict[str, str]]], ...] = (
+        (Ours, {"ours, fsync": {}, "ours, memory": {"fluvial_durability": "memory"}}),
+        (Kafka, {"Kafka, flush.messages=1": {"flush_messages": "1"}, "Kafka": {}}),
+    )
+    records = int(200_000 * size)
+    for kind, topics in sides:
+        with fresh(kind, None) as broker:
+            broker.start()
+            running = _At(broker.address)
+            old = _fill(running, records)
+            os.sync()
+            files = [str(path) for path in (broker.data_dir / f"{old}-0").iterdir()]
+            for side, config in topics.items():
+                topic = running.topic(**config)
+                _tail(running, topic, _WARMING)
+                for beside in (None, files):
+                    with nullcontext() if beside is None else _jumping(broker.address, old, records, beside):
+                        times = _tail(running, topic, max(100, int(1_000 * size)))
+                    choice = f"{side}, {'alone' if beside is None else 'beside random reads of old data'}"
+                    for share in (0.5, 0.99):
+                        what = f"p{share * 100:.0f} ms"
+                        yield Figure(group="disturbed", choice=choice, what=what, value=quantile(times, share))
 
-            def jump(stop: threading.Event = stop) -> None:
-                client, dice = reader(running, old), random.Random(3)
-                while not stop.is_set():
-                    _drop_caches(running, old)
-                    client.seek(TopicPartition(old, 0, dice.randrange(records)))
-                    client.consume(500, 0.2)
-                client.close()
 
-            jumping = threading.Thread(target=jump)
-            if choice != "alone":
-                jumping.start()
-            times = _tail(running, topic, max(100, int(1_000 * size)))
-            stop.set()
-            if choice != "alone":
-                jumping.join()
-            for share in (0.5, 0.99):
-                what = f"p{share * 100:.0f} ms"
-                yield Figure(group="disturbed", choice=choice, what=what, value=quantile(times, share))
+@contextmanager
+def _jumping(address: str, topic: str, records: int, files: list[str]) -> Iterator[None]:
+    """Somebody who reads at random places, in a process that takes no time from the one that measures."""
+    jumping = get_context("spawn").Process(target=_jump, args=(address, topic, records, files), daemon=True)
+    jumping.start()
+    try:
+        time.sleep(_JUMPS_AFTER_S)
+        yield
+    finally:
+        jumping.kill()
+        jumping.join()
+
+
+def _jump(address: str, topic: str, records: int, files: list[str]) -> None:
+    client, dice = reader(_At(address), topic), random.Random(3)
+    while True:
+        _forget(files)
+        client.seek(TopicPartition(topic, 0, dice.randrange(records)))
+        client.consume(500, 0.2)
 
 
 def _tail(running: Nodes, topic: str, count: int) -> list[float]:

@@ -19,6 +19,7 @@ from tests.bench.cluster.arena import ClusterArena
 GROUPS = {
     "bulk": loads.bulk,
     "single": loads.single,
+    "spread": loads.spread,
     "memory": loads.memory,
     "kill": failover.kill,
     "restart": failover.restart,
