@@ -20,6 +20,9 @@ from fluvial.serve.service import Limits
 from fluvial.serve.sql import Statements
 from fluvial.serve.warehouse import ServedWarehouse
 
+# A JVM that was killed ends, and its files are removed, once the disk has answered; tests that sync may keep it busy.
+ENDS_WITHIN_S = 240
+
 
 @contextmanager
 def serving(
@@ -109,7 +112,7 @@ def serving_beside(
 def wait_for_the_end(process: "subprocess.Popen[str]") -> None:
     """Of one that was told to; what it and its processes are at is told where it does not come."""
     try:
-        process.wait(60)
+        process.wait(ENDS_WITHIN_S)
     except subprocess.TimeoutExpired as late:
         everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         states = [f"{each.pid} {each.name()} {each.status()}" for each in everybody]

@@ -30,6 +30,7 @@ from fluvial.spark.kept import REQUEST_BYTES_MAX
 _IMPORTED = (
     "confluent_kafka.admin",
     "great_expectations",
+    "httpcore",
     "httpx",
     "pandas",
     "pyarrow.dataset",

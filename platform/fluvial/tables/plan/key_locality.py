@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fluvial.delta.jvm import converters
 from fluvial.tables.declare.declarations import DeclarationError, Pipeline
 from fluvial.tables.plan.repeatable import unrepeatable
 
@@ -148,7 +149,7 @@ class _Walk:
 
     def java(self, sequence: Any) -> list[Any]:
         """The items of a sequence of Scala's."""
-        return list(self._session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(sequence))
+        return list(converters(self._session).asJava(sequence))
 
     def refuse(self, why: str, how: str) -> NoReturn:
         """Raise what the plan is refused by."""

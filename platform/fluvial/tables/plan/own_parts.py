@@ -8,6 +8,7 @@ it runs over these alone. It is decided from the plan that Spark has analysed.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.jvm import converters
 from fluvial.tables.declare.folds import Kind
 from fluvial.tables.plan.row_by_row import flows_by_row
 
@@ -33,19 +34,19 @@ def own_parts(answer: "DataFrame", key: Sequence[str], names: Sequence[str]) -> 
 
 
 def _own_parts(answer: "DataFrame", key: Sequence[str], names: Sequence[str]) -> Mapping[str, Kind] | None:
-    converters = answer.sparkSession._jvm.scala.jdk.javaapi.CollectionConverters
+    java = converters(answer.sparkSession).asJava
     plan = answer._jdf.queryExecution().analyzed()
-    columns = {attribute.name(): attribute.exprId().id() for attribute in converters.asJava(plan.output())}
+    columns = {attribute.name(): attribute.exprId().id() for attribute in java(plan.output())}
     while (kind := plan.getClass().getSimpleName()) in {"Project", "SubqueryAlias"}:
-        (child,) = converters.asJava(plan.children())
+        (child,) = java(plan.children())
         if kind == "Project":
-            chosen = {each.exprId().id(): _source(each) for each in converters.asJava(plan.projectList())}
+            chosen = {each.exprId().id(): _source(each) for each in java(plan.projectList())}
             columns = {name: chosen.get(at) for name, at in columns.items()}
         plan = child
     if kind != "Aggregate" or None in columns.values():
         return None
-    made = {each.exprId().id(): each for each in converters.asJava(plan.aggregateExpressions())}
-    grouped = list(converters.asJava(plan.groupingExpressions()))
+    made = {each.exprId().id(): each for each in java(plan.aggregateExpressions())}
+    grouped = list(java(plan.groupingExpressions()))
     by = [made[columns[name]] for name in key]
     if len(by) != len(grouped) or not all(any(_held(one).semanticEquals(each) for one in by) for each in grouped):
         return None

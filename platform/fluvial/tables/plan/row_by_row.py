@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fluvial.delta.jvm import converters
 from fluvial.tables.plan.key_locality import INPUT, LIMITS, PYTHON_ROWS, ROW_BY_ROW
 from fluvial.tables.plan.repeatable import unrepeatable
 
@@ -78,7 +79,7 @@ class _Walk:
     """One look at a plan."""
 
     def __init__(self, answer: "DataFrame", changed: Collection[int], names: Sequence[str]) -> None:
-        self._jvm = answer.sparkSession._jvm
+        self._session = answer.sparkSession
         self._changed, self._names = changed, names
         self._shared: dict[int, bool] = {}
         self.said: list[str] = []
@@ -158,7 +159,7 @@ class _Walk:
         self.said.append(_ID.sub("#", " ".join(words)))
 
     def _java(self, sequence: Any) -> list[Any]:
-        return list(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(sequence))
+        return list(converters(self._session).asJava(sequence))
 
     def _refuse(self, why: str) -> None:
         """Keep the first reason; the walk goes on for the fingerprint."""
