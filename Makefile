@@ -118,8 +118,8 @@ bench-ask: java $(READY) ## measure queries by Sail beside warm Spark, on a stat
 	$(BIN)/python -m fluvial.spark.jars
 	$(BIN)/python -m tests.bench.ask $(BENCH)
 
-bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes)
-	$(BIN)/python -m tests.bench.scale
+bench-scale: $(READY) ## measure one broker beside three under more clients, cores and partitions (about five minutes): BENCH="--only cores"
+	$(BIN)/python -m tests.bench.scale $(BENCH)
 
 bench-capacity: $(READY) ## calculate clusters for 1 to 100 million records a second, and simulate years of a thousand brokers that fail (about two minutes)
 	$(BIN)/python -m tests.bench.capacity

@@ -112,6 +112,8 @@ def _command(folder: Path, platform: Platform, node: NodeSpec, notify: int) -> l
     config = server_properties(folder.parent)
     if config is not None:
         words += ["--config", str(config)]
+    for name, value in platform.settings.items():
+        words += ["--set", f"{name}={value}"]
     if node.metrics_port is not None:
         words += ["--metrics-port", str(node.metrics_port)]
     # Those that have voted from the start know the controller for certain.

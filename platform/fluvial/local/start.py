@@ -26,7 +26,14 @@ from fluvial.local.errors import DataDirError, LocalPlatformError, NodeError, Po
 from fluvial.local.lock import PLATFORM_LOCK, FolderLock
 from fluvial.local.rights import make_private
 from fluvial.local.security import secure
-from fluvial.local.state import PORT_DEFAULT, REGISTRY_PORT_DEFAULT, NodeSpec, Platform, client_properties
+from fluvial.local.state import (
+    PORT_DEFAULT,
+    REGISTRY_PORT_DEFAULT,
+    NodeSpec,
+    Platform,
+    client_properties,
+    settings_of_one_machine,
+)
 from fluvial.local.status import NodeStatus, is_stopped, node_status
 
 TIMEOUT_SECONDS = 120.0
@@ -41,9 +48,14 @@ _STOP_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What the user asks for; None leaves it as it is, or at the default for a new platform."""
+    """
+    What the user asks for; None leaves it as it is, or at the default for a new platform.
+
+    With `one_a_core` there is a node for each core at least, in place of `brokers`.
+    """
 
     brokers: int | None = None
+    one_a_core: bool = False
     port: int | None = None
     registry_port: int | None = None
     metrics_port: int | None = None
@@ -132,14 +144,16 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
     else:
         brokers, port, registry_port = len(recorded.nodes), recorded.port, recorded.registry_port
         metrics_port = recorded.metrics_port
+    asked = max(brokers, _cores()) if layout.one_a_core else layout.brokers
     wanted: _Wanted = {
-        "brokers": layout.brokers or brokers,
+        "brokers": asked or brokers,
         "port": layout.port or port,
         "registry_port": layout.registry_port or registry_port,
         "metrics_port": layout.metrics_port or metrics_port,
     }
     if recorded is None:
-        planned = Platform.planned(**wanted, secured=client_properties(data_dir) is not None)
+        settings = settings_of_one_machine(wanted["brokers"]) if layout.one_a_core else {}
+        planned = Platform.planned(**wanted, secured=client_properties(data_dir) is not None, settings=settings)
     else:
         # Whoever names the port wants it; without that, ports nobody asked for may be another program's.
         down = [each.node.id for each in known if each.held_by is None]
@@ -160,6 +174,12 @@ def _planned(data_dir: Path, recorded: Platform | None, layout: Layout, known: l
             "--port, --registry-port and --metrics-port, or stop it first with `fluvial down`"
         )
     return planned
+
+
+def _cores() -> int:
+    """The cores that this process may use, as many as there may be nodes at most."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, BROKERS_MAX)
 
 
 def _check_layout(platform: Platform) -> None:

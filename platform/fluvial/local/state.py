@@ -8,9 +8,10 @@ import base64
 import ipaddress
 import json
 import os
+import socket
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -70,11 +71,16 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """The nodes of one data directory, in the order of their ids. An id is not given twice: its folder holds data."""
+    """
+    The nodes of one data directory, in the order of their ids. An id is not given twice: its folder holds data.
+
+    Each is started with `settings`, of brokers by Kafka's names.
+    """
 
     cluster_id: str
     nodes: tuple[NodeSpec, ...]
     next_id: int
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def planned(
@@ -85,6 +91,7 @@ class Platform:
         registry_port: int,
         metrics_port: int | None = None,
         secured: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> Self:
         """Return a platform with a new cluster id and its nodes on consecutive ports."""
         founders = VOTERS if brokers >= VOTERS else 1
@@ -101,7 +108,7 @@ class Platform:
             )
             for number in range(brokers)
         )
-        return cls(cluster_id=_new_cluster_id(), nodes=nodes, next_id=brokers)
+        return cls(cluster_id=_new_cluster_id(), nodes=nodes, next_id=brokers, settings=dict(settings or {}))
 
     def with_layout(
         self,
@@ -188,7 +195,7 @@ class Platform:
             return None
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{path}: not a platform's description ({error!r}); repair it, or name another folder with --data-dir"
             ) from error
@@ -212,7 +219,8 @@ class Platform:
         if not any(node.registry_port is not None for node in nodes):
             raise ValueError("no node serves the registry")
         next_id = int(read.get("next_id", max(node.id for node in nodes) + 1))
-        return cls(cluster_id=str(read["cluster_id"]), nodes=nodes, next_id=next_id)
+        settings = {str(name): str(value) for name, value in read.get("settings", {}).items()}
+        return cls(cluster_id=str(read["cluster_id"]), nodes=nodes, next_id=next_id, settings=settings)
 
     def save(self, data_dir: Path) -> None:
         """Write the description whole or not at all; raises OSError."""
@@ -227,6 +235,16 @@ class Platform:
         except OSError:
             scratch.unlink(missing_ok=True)
             raise
+
+
+def settings_of_one_machine(nodes: int) -> dict[str, str]:
+    """
+    The settings of nodes that are to use all cores of one machine.
+
+    Copies of a record on one machine would go with it, and cost what the cores are for; where nodes of another machine
+    join, a topic that asks for copies has them on as many machines as it can.
+    """
+    return {"num.partitions": str(nodes), "default.replication.factor": "1", "broker.rack": socket.gethostname()}
 
 
 def server_properties(data_dir: Path) -> Path | None:

@@ -18,8 +18,10 @@ That the platform's main job survives the loss of a broker is tested in `tests/e
 
 import argparse
 import os
+import platform
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from confluent_kafka import KafkaException
 from rich.console import Console
@@ -63,7 +65,10 @@ def main() -> int:
 def run(groups: Mapping[str, Callable[..., None]], console: Console, *, count: int, seconds: float) -> int:
     """Run each group, `count` rounds of loads of so many seconds; return 1 if one of them failed, otherwise 0."""
     failed = False
-    console.print(f"{len(os.sched_getaffinity(0))} cores; clients are {client_processes()} process(es)")
+    console.print(
+        f"{len(os.sched_getaffinity(0))} cores, {_processor()}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.release()}; clients are {client_processes()} process(es)"
+    )
     for name, group in groups.items():
         console.print(f"\n{name}: {group.__doc__}", markup=False, highlight=False)
         try:
@@ -72,6 +77,11 @@ def run(groups: Mapping[str, Callable[..., None]], console: Console, *, count: i
             failed = True
             print(f"{name} could not be measured: {error}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a bigger machine brings (S-002): brokers pinned to 1, 2, 4 and 8 cores, one partition and many."""
+"""What a bigger machine brings (S-002): brokers pinned to 1, 2, 4, 8 and 16 cores, one partition and many."""
 
 import os
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.bench.clients.measure import Nodes, nodes
 from tests.bench.scale.driving import Load, Sample, measure, rounds
 from tests.bench.scale.ramp import Setup
 
-CORES = (1, 2, 4, 8)
+CORES = (1, 2, 4, 8, 16)
 PARTITIONS_A_BROKER = 4
 CLIENTS = 32
 

@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from fluvial.local.status import NodeStatus
     from fluvial.query.served import Server
 
+_ONE_A_CORE = "auto"
+
 Brokers = Annotated[
-    int | None,
+    str | None,
     typer.Option(
-        "--brokers", min=1, help="Number of broker nodes (default: the existing number, or 1).", show_default=False
+        "--brokers",
+        metavar="N|auto",
+        help="Number of broker nodes; auto is one for each core (default: the existing number, or 1).",
+        show_default=False,
     ),
 ]
 Port = Annotated[
@@ -114,8 +119,10 @@ def up(
     Start the local platform: brokers and the schema registry on each, their data in one folder.
 
     Run again on the same folder, it starts only the nodes that are down. A larger --brokers adds nodes, which get new
-    partitions at once and existing ones with `fluvial cluster reassign`. Without --detach it runs until Ctrl-C and then
-    stops the nodes that it started. If a node hangs, its name is printed and the status is 1; the others are started.
+    partitions at once and existing ones with `fluvial cluster reassign`. With --brokers auto a new platform has a node
+    for each core, and topics that do not say otherwise have one copy and a partition for each node. Without --detach it
+    runs until Ctrl-C and then stops the nodes that it started. If a node hangs, its name is printed and the status is
+    1; the others are started.
     """
     from fluvial.local.server import server_of
     from fluvial.local.start import Layout, start, terminate, wait_for_end
@@ -126,7 +133,8 @@ def up(
     settings = settings_of(data_dir, metrics_port=metrics_port)
     folder = settings.data_dir
     layout = Layout(
-        brokers=brokers,
+        brokers=_count(brokers),
+        one_a_core=brokers == _ONE_A_CORE,
         port=port,
         registry_port=registry_port,
         metrics_port=settings.metrics_port,
@@ -166,6 +174,15 @@ def up(
             raise typer.Exit(1)
     except StopAsked:
         terminal.say("stopped")
+
+
+def _count(brokers: str | None) -> int | None:
+    """The number that --brokers gives, None where it gives none."""
+    if brokers is None or brokers == _ONE_A_CORE:
+        return None
+    if not brokers.isdecimal() or not brokers.isascii() or not int(brokers):
+        raise typer.BadParameter(f"--brokers {brokers}: a number from 1 on, or {_ONE_A_CORE} for one on each core")
+    return int(brokers)
 
 
 def _check_flight(port: int | None, *, serve: bool) -> None:
@@ -301,6 +318,11 @@ def _show_running(running: "Running", folder: Path) -> None:
         registry = f", registry {node.registry_url}" if node.registry_url is not None else ""
         metrics = f", metrics {node.metrics_url}" if node.metrics_url is not None else ""
         terminal.say(f"node {node.id} {what}: {node.host}:{node.port}{registry}{metrics}")
+    if len(running.platform.nodes) > 1 and running.platform.settings.get("default.replication.factor") == "1":
+        terminal.say(
+            "warning: topics have one copy, as all nodes are on this machine: a node that is down takes its partitions "
+            "along until it is back; `fluvial topic create --replication-factor 2` has another node hold them too"
+        )
     exposed = [node.host for node in running.platform.nodes if not is_loopback(node.host)]
     if exposed:
         terminal.say(f"warning: {OPEN_TO_THE_NETWORK.format(', '.join(dict.fromkeys(exposed)))}")

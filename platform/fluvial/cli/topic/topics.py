@@ -39,7 +39,12 @@ def create(
     *,
     settings: Settings,
     topic: NewTopicName,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, help="How many partitions (default: the cluster's).", show_default=False
+        ),
+    ] = None,
     replication_factor: Annotated[
         int | None,
         typer.Option(
@@ -76,19 +81,37 @@ def create(
         wanted = {**PROFILES[profile].settings, **wanted}
         replication_factor = replication_factor or PROFILES[profile].replication_factor
     admin = admin_of(settings.cluster)
-    topics = describe_cluster(settings, admin).topics
+    cluster = describe_cluster(settings, admin)
+    topics = cluster.topics
     if topic in topics:
         if not if_not_exists:
             raise ClusterError(f"topic {topic!r} exists already; choose another name, or add --if-not-exists")
         terminal.say(f"topic {topic} already exists")
         return
-    for problem in co_partitioning.problems(settings, topic, partitions, topics):
+    count = _usual_partitions(admin, min(cluster.brokers)) if partitions is None else partitions
+    for problem in co_partitioning.problems(settings, topic, count, topics):
         raise ClusterError(co_partitioning.refusal(topic, problem))
-    new = NewTopic(topic, partitions, -1 if replication_factor is None else replication_factor, config=wanted)
+    new = NewTopic(topic, count, -1 if replication_factor is None else replication_factor, config=wanted)
     with cluster_errors(f"create topic {topic!r}"):
         _created(admin, new, TIMEOUT_SECONDS)
-    terminal.say(f"topic {topic} created with {partitions} partition{'s' if partitions > 1 else ''}")
+    terminal.say(f"topic {topic} created with {count} partition{'s' if count > 1 else ''}")
     warn_of_topic(settings.cluster, topic)
+
+
+def _usual_partitions(admin: "AdminClient", broker: int) -> int:
+    """`num.partitions` of a broker; 1 where it does not say, or not to this user."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    from fluvial.kafka.admin import TIMEOUT_SECONDS
+
+    asked = ConfigResource(ResourceType.BROKER, str(broker))
+    try:
+        found = admin.describe_configs([asked], request_timeout=TIMEOUT_SECONDS)[asked].result()
+    except KafkaException:
+        return 1
+    said = found.get("num.partitions")
+    return 1 if said is None or said.value is None else int(said.value)
 
 
 def _created(admin: "AdminClient", new: Any, timeout_seconds: float) -> None:

@@ -436,3 +436,39 @@ def test_up_in_the_foreground_stops_its_server_too(cli: Cli) -> None:
     assert process.returncode == 0, output
     assert not served(port)
     assert (cli.pids(), cli.status()["server"]) == ([None], None)
+
+
+ON_TWO_CORES = (
+    "import os, sys; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2]); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core, and so one node")
+def test_auto_is_a_node_for_each_core_with_one_copy_of_each_partition(cli: Cli) -> None:
+    words = [sys.executable, "-c", ON_TWO_CORES, str(FLUVIAL), *cli.up_words(), "--brokers", "auto"]
+    for _ in range(2):
+        made = subprocess.run(words, cwd=cli.cwd, env=cli.environment, capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stderr
+        assert "warning: topics have one copy" in made.stderr
+    assert [node["id"] for node in cli.status()["nodes"]] == [0, 1]
+    assert "2 partitions" in cli.run("topic", "create", "wide").stderr
+    found = json.loads(cli.ok("topic", "describe", "wide", "--json"))
+    assert sorted((each["leader"], each["replicas"]) for each in found["partitions"]) == [(0, [0]), (1, [1])]
+
+
+def test_auto_takes_no_node_from_a_platform_and_leaves_its_copies(cli: Cli) -> None:
+    cli.up("--brokers", "3")
+    nodes_of_it = [node["id"] for node in cli.status()["nodes"]]
+    words = [sys.executable, "-c", ON_TWO_CORES, str(FLUVIAL), *cli.up_words(), "--brokers", "auto"]
+    done = subprocess.run(words, cwd=cli.cwd, env=cli.environment, capture_output=True, text=True, check=True)
+    assert "warning" not in done.stderr
+    assert [node["id"] for node in cli.status()["nodes"]] == nodes_of_it
+    cli.ok("topic", "create", "kept")
+    (partition,) = json.loads(cli.ok("topic", "describe", "kept", "--json"))["partitions"]
+    assert len(partition["replicas"]) == 3
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "2.5", "²"])
+def test_what_is_no_number_of_nodes_is_refused(cli: Cli, count: str) -> None:
+    line = cli.refused("up", "--detach", f"--brokers={count}")
+    assert f"--brokers {count}: a number from 1 on, or auto for one on each core" in line

@@ -16,6 +16,23 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["platform.json"]
 
 
+def test_the_settings_of_all_nodes_are_kept(tmp_path: Path) -> None:
+    platform = Platform.planned(brokers=2, port=7000, registry_port=8000, settings={"num.partitions": "2"})
+    platform.with_layout(brokers=3, port=7000, registry_port=8000).save(tmp_path)
+    found = Platform.load(tmp_path)
+    assert found is not None
+    assert (len(found.nodes), found.settings) == (3, {"num.partitions": "2"})
+    described = json.loads((tmp_path / "platform.json").read_text())
+    del described["settings"]
+    (tmp_path / "platform.json").write_text(json.dumps(described))
+    before = Platform.load(tmp_path)
+    assert before is not None
+    assert before.settings == {}
+    (tmp_path / "platform.json").write_text(json.dumps({**described, "settings": ["num.partitions"]}))
+    with pytest.raises(ConfigError, match="not a platform's description"):
+        Platform.load(tmp_path)
+
+
 def test_every_node_serves_the_registry() -> None:
     platform = Platform.planned(brokers=3, port=7000, registry_port=8000)
     assert [(node.id, node.port, node.registry_port) for node in platform.nodes] == [
