@@ -16,6 +16,13 @@ from tests.bench.broker.servers import Broker
 # (connections, in flight): (aim without fsync, aim with fsync against flush.messages=1)
 SHAPES = {(1, 1): (1.5, 3), (16, 1): (1.5, 2), (64, 1): (1.2, 3), (4, 8): (2.5, 4), (16, 16): (2, 8)}
 SINGLE_PARTITIONS = 4
+# (bytes of a value, messages, partitions, bytes of a partition in a fetch), of which librdkafka's default is the first
+FETCHES = (
+    (100, 2_000_000, 1, 1 << 20),
+    (1000, 500_000, 1, 1 << 20),
+    (1000, 500_000, 1, 4 << 20),
+    (1000, 500_000, 4, 4 << 20),
+)
 
 
 def bulk(arena: Arena) -> list[Row]:
@@ -59,22 +66,27 @@ def single(arena: Arena) -> list[Row]:
 
 
 def consume(arena: Arena) -> list[Row]:
+    """One consumer of all partitions, by librdkafka's default of 1 MiB a partition and fetch, and by larger ones."""
     rows = []
-    for value_bytes, messages in ((100, 2_000_000), (1000, 500_000)):
+    for value_bytes, messages, partitions, fetch_bytes in FETCHES:
         count = arena.scale.count(messages)
-        filling = {"mode": "produce", "messages": count, "value_bytes": value_bytes, "partitions": 1}
+        filling = {"mode": "produce", "messages": count, "value_bytes": value_bytes, "partitions": partitions}
         name = arena.topic_name()
+        reading = {**filling, "topic": name, "mode": "consume"}
+        reading["client"] = {"fetch.message.max.bytes": str(fetch_bytes)}
         with (
-            topic(arena.broker("ours"), name, 1, OURS_FSYNC.config),
-            topic(arena.broker("Kafka"), name, 1, KAFKA_DEFAULT.config),
+            topic(arena.broker("ours"), name, partitions, OURS_FSYNC.config),
+            topic(arena.broker("Kafka"), name, partitions, KAFKA_DEFAULT.config),
         ):
             for broker in ("ours", "Kafka"):
                 drive(arena.broker(broker), "bulk", {**filling, "topic": name})
 
-            def run(broker: Broker, side: Side, load: dict[str, object] = {**filling, "topic": name}) -> Sample:  # noqa: B006
-                return drive(broker, "bulk", {**load, "mode": "consume"})
+            def run(broker: Broker, side: Side, load: dict[str, object] = reading) -> Sample:
+                return drive(broker, "bulk", load)
 
             what = f"consume, {value_bytes} B"
+            if fetch_bytes != FETCHES[0][-1]:
+                what += f", {fetch_bytes >> 20} MiB a fetch, {partitions} partition{'s' if partitions > 1 else ''}"
             found = arena.rounds(what, (OURS_FSYNC, KAFKA_DEFAULT), run)
         rows += throughput_rows("consume", what, found[OURS_FSYNC], found[KAFKA_DEFAULT], aim=1.1)
     return rows
