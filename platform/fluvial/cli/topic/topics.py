@@ -1,6 +1,7 @@
 """`fluvial topic`: create, list, describe and delete topics."""
 
 import json
+from collections.abc import Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +89,7 @@ def create(
             raise ClusterError(f"topic {topic!r} exists already; choose another name, or add --if-not-exists")
         terminal.say(f"topic {topic} already exists")
         return
-    count = _usual_partitions(admin, min(cluster.brokers)) if partitions is None else partitions
+    count = _usual_partitions(admin, cluster.brokers) if partitions is None else partitions
     for problem in co_partitioning.problems(settings, topic, count, topics):
         raise ClusterError(co_partitioning.refusal(topic, problem))
     new = NewTopic(topic, count, -1 if replication_factor is None else replication_factor, config=wanted)
@@ -98,14 +99,16 @@ def create(
     warn_of_topic(settings.cluster, topic)
 
 
-def _usual_partitions(admin: "AdminClient", broker: int) -> int:
-    """`num.partitions` of a broker; 1 where it does not say, or not to this user."""
+def _usual_partitions(admin: "AdminClient", brokers: Collection[int]) -> int:
+    """`num.partitions` of a broker; 1 where none says it, or not to this user."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     from fluvial.kafka.admin import TIMEOUT_SECONDS
 
-    asked = ConfigResource(ResourceType.BROKER, str(broker))
+    if not brokers:
+        return 1
+    asked = ConfigResource(ResourceType.BROKER, str(min(brokers)))
     try:
         found = admin.describe_configs([asked], request_timeout=TIMEOUT_SECONDS)[asked].result()
     except KafkaException:
